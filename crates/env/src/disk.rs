@@ -1,0 +1,93 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+/// How [`Disk::open`] treats what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Must exist; reading only.
+    Read,
+    /// Must exist; reading and writing.
+    ReadWrite,
+    /// Must not exist; made with mode 0600, for reading and writing.
+    CreateNew,
+    /// Made if absent, emptied if present, mode 0600.
+    Truncate,
+}
+
+/// A file system as the log and the store use it.
+///
+/// What survives a power loss: file bytes covered by a returned [`DiskFile::sync_data`], and directory entries (names
+/// made, renamed or removed) covered by a returned [`Disk::sync_dir`] of their directory. Nothing else is promised:
+/// unsynced bytes may be lost, kept, torn at any byte, or lost by whole 512-byte sectors, in any order.
+///
+/// After a write, sync, rename or remove returned an error the caller stops: nothing is retried.
+pub trait Disk: Send + Sync {
+    /// Opens one file. `NotFound` and `AlreadyExists` as the mode says.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn DiskFile>>;
+    /// Makes the directory and its parents with mode 0700; fine when it exists.
+    fn create_dir_all(&self, path: &Path) -> io::Result<()>;
+    /// Names (not paths) in a directory, sorted.
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<String>>;
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+    /// Atomic replacement of `to`; durable after `sync_dir`.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+    /// Makes the entries of a directory durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Takes an exclusive advisory lock on a file, made if absent; `WouldBlock` when another process holds it.
+    fn lock(&self, path: &Path) -> io::Result<DiskLock>;
+    /// Bytes free on the file system that holds `path`.
+    fn free_bytes(&self, path: &Path) -> io::Result<u64>;
+
+    /// Reads a whole file.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let file = self.open(path, OpenMode::Read)?;
+        let mut bytes = vec![0; file.len()? as usize];
+        file.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    /// Replaces `path` by `bytes`, whole or not at all, durable on return: temporary file, sync, rename, sync of the
+    /// directory.
+    fn write_atomic(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".tmp");
+        let temporary = PathBuf::from(temporary);
+        let file = self.open(&temporary, OpenMode::Truncate)?;
+        file.write_all_at(bytes, 0)?;
+        file.sync_data()?;
+        drop(file);
+        self.rename(&temporary, path)?;
+        self.sync_dir(path.parent().unwrap_or(Path::new(".")))
+    }
+}
+
+/// One open file. All calls take an offset, so a handle can be shared between threads.
+pub trait DiskFile: Send + Sync {
+    /// Reads exactly `buffer.len()` bytes; `UnexpectedEof` when the file ends before.
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Writes all of `bytes`, growing the file as needed.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes everything written so far, and the length, durable.
+    fn sync_data(&self) -> io::Result<()>;
+    fn len(&self) -> io::Result<u64>;
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts or extends (with zeroes).
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Reserves `len` bytes of space from the start and extends the file to it, reading as zeroes. `StorageFull` when
+    /// the disk cannot hold it.
+    fn allocate(&self, len: u64) -> io::Result<()>;
+    /// The first `len` bytes of the file, without copying where the platform can. The caller promises that nobody
+    /// writes to or cuts these bytes while the result lives: only sealed, immutable files are mapped.
+    fn map(&self, len: u64) -> io::Result<Bytes>;
+}
+
+/// Releases the lock when dropped.
+pub struct DiskLock {
+    pub(crate) _held: Box<dyn std::any::Any + Send + Sync>,
+}
