@@ -26,14 +26,17 @@ pub enum OpenMode {
 pub trait Disk: Send + Sync {
     /// Opens one file. `NotFound` and `AlreadyExists` as the mode says.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn DiskFile>>;
-    /// Makes the directory and its parents with mode 0700; fine when it exists.
+    /// Makes the directory and its parents with mode 0700, durable on return; fine when it exists.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
-    /// Names (not paths) in a directory, sorted.
+    /// Names (not paths) of files and directories in a directory, sorted.
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>>;
+    /// Whether a file or directory of that name is there.
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Atomic replacement of `to`; durable after `sync_dir`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Durable after `sync_dir` of its directory; open handles and mappings go on working.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes a directory and all in it, in no order a crash could rely on.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
     /// Makes the entries of a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
@@ -73,6 +76,7 @@ pub trait DiskFile: Send + Sync {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Makes everything written so far, and the length, durable.
     fn sync_data(&self) -> io::Result<()>;
+    /// Bytes in the file, allocated ones included.
     fn len(&self) -> io::Result<u64>;
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
