@@ -1,0 +1,125 @@
+//! The segment that grows: its frames in memory, and the index readers use while the writer appends.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use dolmen_types::Revision;
+use parking_lot::RwLock;
+
+use crate::record::{Head, RecordMeta, Slot, checks};
+
+/// Records a chunk of the index holds. A chunk never moves, so an append under the lock costs what it adds.
+const CHUNK: usize = 1024;
+
+/// Appended by the writer, read by everybody. The lock is held for lookups and for adding one frame, never for I/O.
+pub(crate) struct Active {
+    pub id: u64,
+    pub path: PathBuf,
+    first: OnceLock<Revision>,
+    inner: RwLock<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    chunks: Vec<Vec<Slot>>,
+    count: usize,
+    /// Offset in the file and bytes of each frame.
+    frames: Vec<(u32, Bytes)>,
+}
+
+impl Active {
+    pub fn new(id: u64, path: PathBuf) -> Self {
+        Self { id, path, first: OnceLock::new(), inner: RwLock::default() }
+    }
+
+    /// Adds a frame; its records are readable on return.
+    pub fn push(&self, offset: u32, frame: Bytes, slots: &[Slot]) {
+        let mut inner = self.inner.write();
+        inner.frames.push((offset, frame));
+        if let Some(slot) = slots.first() {
+            self.first.get_or_init(|| slot.rev());
+        }
+        for slot in slots {
+            if inner.count.is_multiple_of(CHUNK) {
+                inner.chunks.push(Vec::with_capacity(CHUNK));
+            }
+            inner.chunks.last_mut().expect("just pushed").push(*slot);
+            inner.count += 1;
+        }
+    }
+
+    /// Records so far.
+    pub fn len(&self) -> usize {
+        self.inner.read().count
+    }
+
+    /// Its first revision, `None` while it holds no record. Takes no lock.
+    pub fn first(&self) -> Option<Revision> {
+        self.first.get().copied()
+    }
+
+    /// Position and slot of a revision among the first `limit` records.
+    pub fn find(&self, rev: Revision, limit: usize) -> Option<(usize, Slot)> {
+        let inner = self.inner.read();
+        let at = inner.lower_bound(rev, limit);
+        let slot = *inner.slot(at, limit)?;
+        (slot.rev() == rev).then_some((at, slot))
+    }
+
+    /// Position of the first record at or after a revision, `limit` or the count when there is none.
+    pub fn lower_bound(&self, rev: Revision, limit: usize) -> usize {
+        self.inner.read().lower_bound(rev, limit)
+    }
+
+    /// The payload of a revision among the first `limit` records. Outer `None`: not here; inner `None`: damaged.
+    pub fn payload(&self, rev: Revision, limit: usize) -> Option<Option<Bytes>> {
+        let (slot, record) = {
+            let inner = self.inner.read();
+            let slot = *inner.slot(inner.lower_bound(rev, limit), limit).filter(|slot| slot.rev() == rev)?;
+            (slot, inner.record(&slot))
+        };
+        Some(record.and_then(|record| payload(&slot, &record)))
+    }
+
+    /// Slots and records from position `at`, at most `max`.
+    pub fn read(&self, at: usize, limit: usize, max: usize) -> Vec<(Slot, Option<Bytes>)> {
+        let inner = self.inner.read();
+        (at..limit.min(at.saturating_add(max)))
+            .map_while(|at| inner.slot(at, limit))
+            .map(|slot| (*slot, inner.record(slot)))
+            .collect()
+    }
+}
+
+/// The payload inside a record's bytes, if its checksum fits.
+pub(crate) fn payload(slot: &Slot, record: &Bytes) -> Option<Bytes> {
+    let head = usize::from(slot.head);
+    checks(record).then(|| record.slice(head..head + slot.len as usize))
+}
+
+/// The metadata inside a record's bytes.
+pub(crate) fn meta(record: &Bytes) -> Option<RecordMeta> {
+    Head::parse(record).map(|head| head.meta(record))
+}
+
+impl Inner {
+    fn slot(&self, at: usize, limit: usize) -> Option<&Slot> {
+        if at >= limit { None } else { self.chunks.get(at / CHUNK)?.get(at % CHUNK) }
+    }
+
+    fn lower_bound(&self, rev: Revision, limit: usize) -> usize {
+        let chunk = self.chunks.partition_point(|chunk| chunk.last().is_some_and(|slot| slot.rev() < rev));
+        let inside = self.chunks.get(chunk).map_or(0, |chunk| chunk.partition_point(|slot| slot.rev() < rev));
+        (chunk * CHUNK + inside).min(limit).min(self.count)
+    }
+
+    /// The whole record, checksum not verified.
+    fn record(&self, slot: &Slot) -> Option<Bytes> {
+        let at = self.frames.partition_point(|(offset, _)| *offset <= slot.offset).checked_sub(1)?;
+        let (offset, frame) = &self.frames[at];
+        let start = (slot.offset - offset) as usize;
+        let total = Head::parse(frame.get(start..)?)?.total();
+        Some(frame.slice(start..start + total))
+    }
+}

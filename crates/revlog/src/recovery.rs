@@ -1,0 +1,257 @@
+//! Opening: which files count, and how far the active one can be trusted.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use bytes::Bytes;
+use dolmen_env::{Disk, OpenMode};
+use dolmen_types::{Index, Revision, Term};
+use parking_lot::Mutex;
+
+use crate::active::Active;
+use crate::frame::{self, HEADER, Header, Kind, Stamp};
+use crate::install::{FIRST_SEQ, checkpoint};
+use crate::jobs::{Tail, begin_file};
+use crate::manifest::{self, Manifest};
+use crate::segment::{Content, FILE_HEADER, MAX_FILE, Segment, check_header, file_id};
+use crate::store::{Current, LOCK, MANIFEST, SPARE, Store, Trash, unlink};
+use crate::tables::Tables;
+use crate::{Error, Options};
+
+/// Everything the writer starts from.
+pub(crate) struct Opened {
+    pub store: Arc<Store>,
+    pub manifest: Manifest,
+    pub sealed: Vec<Arc<Segment>>,
+    pub tip: Tip,
+}
+
+/// The active file, read.
+pub(crate) struct Tip {
+    pub active: Arc<Active>,
+    pub tail: Tail,
+    pub tables: Tables,
+    pub seq: u64,
+    pub index: Index,
+    pub term: Term,
+    pub compact: i64,
+    pub last: Option<Revision>,
+    /// Sum of the weights of its records.
+    pub record_bytes: u64,
+}
+
+pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<Opened, Error> {
+    disk.create_dir_all(dir).map_err(Error::io(dir, "make the directory"))?;
+    let lock = match disk.lock(&dir.join(LOCK)) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(Error::Locked { dir: dir.to_owned() }),
+        result => result.map_err(Error::io(&dir.join(LOCK), "lock"))?,
+    };
+    let names = disk.read_dir(dir).map_err(Error::io(dir, "list"))?;
+    let spare = names.iter().any(|name| name == SPARE);
+    let found = read_manifest(&*disk, dir, &names)?;
+    let highest = names.iter().filter_map(|name| file_id(name)).max().unwrap_or(0);
+    let next_id = found.as_ref().map_or(1, |manifest| manifest.next_id).max(highest.saturating_add(1));
+    let mut store = Store {
+        disk,
+        dir: dir.to_owned(),
+        options,
+        trash: Arc::new(Trash::default()),
+        next_id: AtomicU64::new(next_id),
+        spare: AtomicBool::new(spare),
+        current: Mutex::new(Current { manifest: Manifest::default(), generation: 0 }),
+        _lock: lock,
+    };
+    let (mut manifest, mut tip) = match found {
+        Some(manifest) => (manifest, None),
+        None => {
+            let (manifest, tip) = create(&store)?;
+            (manifest, Some(tip))
+        }
+    };
+    // The rename that made this MANIFEST may not be durable yet; files it no longer names go only after it is.
+    store.sync_dir()?;
+    let mut sealed = Vec::with_capacity(manifest.segments.len());
+    for entry in &manifest.segments {
+        let segment = store.open_segment(entry.id, entry.len, entry.footer_crc)?;
+        let words = segment.slots().len().div_ceil(64);
+        if segment.first() != entry.first || segment.last() != entry.last || entry.dead.len() > words {
+            let what = "the footer covers other revisions than MANIFEST says";
+            return Err(Error::corrupt(&segment.path, segment.parts.footer.start as u64, what));
+        }
+        sealed.push(Arc::new(segment));
+    }
+    let tip = match tip.take() {
+        Some(tip) => tip,
+        None => {
+            let tip = read_active(&store, &manifest, sealed.last().map(|segment| segment.last()))?;
+            drop_orphans(&store, &manifest, &names)?;
+            manifest.epoch += 1;
+            manifest.next_id = next_id;
+            store.write_manifest(&manifest)?;
+            tip
+        }
+    };
+    store.current.get_mut().manifest = manifest.clone();
+    Ok(Opened { store: Arc::new(store), manifest, sealed, tip })
+}
+
+fn read_manifest(disk: &dyn Disk, dir: &Path, names: &[String]) -> Result<Option<Manifest>, Error> {
+    let path = dir.join(MANIFEST);
+    if !names.iter().any(|name| name == MANIFEST) {
+        return no_manifest(disk, dir, names).map(|()| None);
+    }
+    let file = disk.open(&path, OpenMode::Read).map_err(Error::io(&path, "open"))?;
+    let len = file.len().map_err(Error::io(&path, "read the length"))?;
+    if len > manifest::MAX_BYTES {
+        return Err(Error::corrupt(&path, 0, format!("{len} bytes are too many for a MANIFEST")));
+    }
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(Error::io(&path, "read"))?;
+    Manifest::decode(&path, &bytes).map(Some)
+}
+
+/// No MANIFEST: either nothing was ever stored, or somebody removed it. A first start that was cut short leaves one
+/// segment file with nothing but its beginning.
+fn no_manifest(disk: &dyn Disk, dir: &Path, names: &[String]) -> Result<(), Error> {
+    for name in names.iter().filter(|name| file_id(name).is_some()) {
+        let path = dir.join(name);
+        let file = disk.open(&path, OpenMode::Read).map_err(Error::io(&path, "open"))?;
+        let len = file.len().map_err(Error::io(&path, "read the length"))?;
+        let mut bytes = vec![0; len.min((FILE_HEADER + 3 * HEADER) as u64) as usize];
+        file.read_exact_at(&mut bytes, 0).map_err(Error::io(&path, "read"))?;
+        let second = FILE_HEADER + HEADER;
+        if file_id(name) != Some(1) || Header::parse(&bytes, second).is_some() {
+            return Err(Error::Missing { file: dir.join(MANIFEST) });
+        }
+    }
+    Ok(())
+}
+
+/// An empty store: the first active file, then the MANIFEST that names it.
+fn create(store: &Store) -> Result<(Manifest, Tip), Error> {
+    // A file left by a first start that was cut short has this name and is emptied.
+    let id = 1;
+    store.next_id.store(2, std::sync::atomic::Ordering::Relaxed);
+    let stamp =
+        Stamp { kind: Kind::Checkpoint, seq: FIRST_SEQ, epoch: 1, index: 0, term: 0, compact: -1, durable_seq: 0 };
+    let frame = checkpoint(&stamp, &Tables::default());
+    let tail = begin_file(store, id, &frame)?;
+    store.sync_dir()?;
+    let manifest = Manifest { epoch: 1, next_id: 2, active: id, segments: Vec::new() };
+    store.write_manifest(&manifest)?;
+    let active = Arc::new(Active::new(id, tail.path.clone()));
+    active.push(FILE_HEADER as u32, frame, &[]);
+    let tip = Tip {
+        active,
+        tail,
+        tables: Tables::default(),
+        seq: FIRST_SEQ,
+        index: 0,
+        term: 0,
+        compact: -1,
+        last: None,
+        record_bytes: 0,
+    };
+    Ok((manifest, tip))
+}
+
+/// Reads the active file frame by frame, stops at the first that does not follow, and cuts there for good.
+fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -> Result<Tip, Error> {
+    let path = store.path(manifest.active);
+    let file = match store.disk.open(&path, OpenMode::ReadWrite) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Error::Missing { file: path }),
+        result => result.map_err(Error::io(&path, "open"))?,
+    };
+    let len = file.len().map_err(Error::io(&path, "read the length"))?;
+    if len > MAX_FILE {
+        return Err(Error::corrupt(&path, 0, format!("{len} bytes are too many for a segment")));
+    }
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(Error::io(&path, "read"))?;
+    let bytes = Bytes::from(bytes);
+    if check_header(&path, &bytes, manifest.active)? != Content::Frames {
+        return Err(Error::corrupt(&path, 12, "the active file holds no frames"));
+    }
+    let active = Active::new(manifest.active, path.clone());
+    let mut tables = Tables::default();
+    let mut record_bytes = 0;
+    let mut before: Option<Stamp> = None;
+    let mut at = FILE_HEADER;
+    loop {
+        let header = Header::parse(&bytes, at);
+        let follows = header.filter(|header| follows(&header.stamp, before.as_ref(), manifest.epoch));
+        let Some((header, body)) = follows.and_then(|header| Some((header, header.body(&bytes, at)?))) else {
+            let Some(before) = &before else {
+                return Err(Error::corrupt(&path, at as u64, "the first frame, once durable, is not there"));
+            };
+            // A header that can be trusted tells where the next frame would be; values, which a client chooses, are
+            // then not searched for something that looks like a frame.
+            let next = follows.map_or(at + 1, |header| at.saturating_add(HEADER + header.body_len));
+            let seq = before.seq + 1;
+            if frame::claimed_durable(&bytes, next, seq, before.epoch..=manifest.epoch) {
+                let what = format!("frame {seq} was durable and is broken, and frames after it are whole");
+                return Err(Error::corrupt(&path, at as u64, what));
+            }
+            break;
+        };
+        let slots = header.replay(&path, at, &body, &mut tables)?;
+        for slot in &slots {
+            if last.is_some_and(|last| last >= slot.rev()) {
+                return Err(Error::corrupt(&path, u64::from(slot.offset), "a revision does not come after the last"));
+            }
+            last = Some(slot.rev());
+            record_bytes += slot.weight();
+        }
+        let end = at + HEADER + header.body_len;
+        active.push(at as u32, bytes.slice(at..end), &slots);
+        before = Some(header.stamp);
+        at = end;
+    }
+    let stamp = before.expect("the loop ends only after a first frame");
+    if at < bytes.len() {
+        // Bytes behind the last frame must not come back after later writes: not as a torn end, not by chance.
+        file.set_len(at as u64).map_err(Error::io(&path, "cut"))?;
+    }
+    // What was read may be only in the page cache of a process that was killed.
+    file.sync_data().map_err(Error::io(&path, "sync"))?;
+    Ok(Tip {
+        active: Arc::new(active),
+        tail: Tail { path, file: file.into(), written: at as u64, reserved: at as u64 },
+        tables,
+        seq: stamp.seq,
+        index: stamp.index,
+        term: stamp.term,
+        compact: stamp.compact,
+        last,
+        record_bytes,
+    })
+}
+
+fn follows(stamp: &Stamp, before: Option<&Stamp>, epoch: u64) -> bool {
+    match before {
+        None => stamp.kind == Kind::Checkpoint && stamp.epoch <= epoch,
+        Some(before) => {
+            stamp.kind == Kind::Batch
+                && stamp.seq == before.seq + 1
+                && (before.epoch..=epoch).contains(&stamp.epoch)
+                && stamp.index >= before.index
+        }
+    }
+}
+
+/// Removes what a crash left beside the store: results that were never committed, sources that were replaced.
+fn drop_orphans(store: &Store, manifest: &Manifest, names: &[String]) -> Result<(), Error> {
+    let known = |id: u64| id == manifest.active || manifest.segments.iter().any(|segment| segment.id == id);
+    let orphans: Vec<_> = names
+        .iter()
+        .filter(|name| file_id(name).is_some_and(|id| !known(id)))
+        .map(|name| store.dir.join(name))
+        .collect();
+    if orphans.is_empty() {
+        return Ok(());
+    }
+    unlink(&*store.disk, &orphans)?;
+    store.sync_dir()
+}
