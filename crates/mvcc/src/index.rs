@@ -1,0 +1,743 @@
+//! The key index: which revisions each key has, in key order, in memory.
+//!
+//! A B+ tree. A leaf holds up to 64 keys, their bytes side by side in one buffer, and a [`State`] for each. An inner node
+//! keeps, for each child, three numbers about the keys under it:
+//!
+//! * `live`: keys that exist at the newest revision, so that counting a range adds up a few children instead of visiting
+//!   keys;
+//! * `newest`: the highest main revision under it (or a little more, never less), so that a count at an older revision uses
+//!   the same sums wherever nothing has changed since;
+//! * `dirty`: keys that a compaction could take something from, so that pruning skips the rest of the tree.
+//!
+//! ```text
+//!                 [ ..g | g..p | p.. ]          separators: the lowest key a child may hold
+//!      live 40      /      |      \   live 12
+//!      dirty 2  leaf     leaf     leaf  dirty 0
+//! ```
+//!
+//! The index never reads values and knows nothing of the log.
+
+use std::ops::ControlFlow;
+
+use dolmen_types::Revision;
+
+use crate::state::{Found, Slot, State};
+
+/// Keys in a leaf and children in an inner node, at most.
+const FANOUT: usize = 64;
+/// Below this a node is merged with a neighbour if the two fit into one with room to grow.
+const SPARSE: usize = FANOUT / 4;
+/// Bytes of keys at which a leaf is split however few they are, so that long keys do not make insertion slow.
+const LEAF_BYTES: usize = 16 << 10;
+/// Room made at a time when a leaf's arrays grow: exact growth keeps memory near what is used.
+const GROWTH: usize = 8;
+
+/// The ordered map from keys to their revisions.
+#[derive(Debug, Default)]
+pub struct Index {
+    root: Node,
+    totals: Totals,
+}
+
+/// What a tree holds. See the module page for `live`, `dirty` and `newest`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Totals {
+    live: u64,
+    dirty: u64,
+    newest: i64,
+}
+
+#[derive(Debug)]
+enum Node {
+    Leaf(Leaf),
+    Inner(Inner),
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::Leaf(Leaf::default())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Leaf {
+    keys: Keys,
+    states: Vec<State>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// One fewer than children: `separators[i]` is at most every key of child `i + 1` and above every key of child `i`.
+    separators: Keys,
+    children: Vec<Child>,
+}
+
+#[derive(Debug)]
+struct Child {
+    node: Box<Node>,
+    totals: Totals,
+}
+
+/// Keys in order, in one buffer.
+#[derive(Debug, Default)]
+struct Keys {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl Keys {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn start(&self, at: usize) -> usize {
+        if at == 0 { 0 } else { self.ends[at - 1] as usize }
+    }
+
+    fn get(&self, at: usize) -> &[u8] {
+        &self.bytes[self.start(at)..self.ends[at] as usize]
+    }
+
+    /// Keys below `key`.
+    fn below(&self, key: &[u8]) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.get(middle) < key {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// Keys at or below `key`.
+    fn up_to(&self, key: &[u8]) -> usize {
+        let at = self.below(key);
+        at + usize::from(at < self.len() && self.get(at) == key)
+    }
+
+    fn insert(&mut self, at: usize, key: &[u8]) {
+        let start = self.start(at);
+        if self.bytes.capacity() - self.bytes.len() < key.len() {
+            self.bytes.reserve_exact(key.len() * GROWTH.min(FANOUT - self.len().min(FANOUT - 1)));
+        }
+        let old = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        self.bytes.copy_within(start..old, start + key.len());
+        self.bytes[start..start + key.len()].copy_from_slice(key);
+        grow(&mut self.ends);
+        self.ends.insert(at, start as u32);
+        for end in &mut self.ends[at..] {
+            *end += len_u32(key.len());
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        let (start, end) = (self.start(at), self.ends[at] as usize);
+        self.bytes.drain(start..end);
+        self.ends.remove(at);
+        for later in &mut self.ends[at..] {
+            *later -= (end - start) as u32;
+        }
+    }
+
+    /// Takes away the keys from `at` on and returns them.
+    fn split_off(&mut self, at: usize) -> Self {
+        let start = self.start(at);
+        let bytes = self.bytes.split_off(start);
+        let mut ends = self.ends.split_off(at);
+        for end in &mut ends {
+            *end -= start as u32;
+        }
+        self.bytes.shrink_to(start + start / 8);
+        self.ends.shrink_to(at + GROWTH);
+        Self { bytes, ends }
+    }
+
+    fn append(&mut self, other: &Self) {
+        let base = len_u32(self.bytes.len());
+        self.bytes.reserve_exact(other.bytes.len());
+        self.bytes.extend_from_slice(&other.bytes);
+        self.ends.reserve_exact(other.ends.len());
+        self.ends.extend(other.ends.iter().map(|end| end + base));
+    }
+
+    /// Keeps the keys `keep` says.
+    fn retain(&mut self, keep: &[bool]) {
+        let (mut bytes, mut ends) = (Vec::with_capacity(self.bytes.len()), Vec::with_capacity(self.len()));
+        for at in (0..self.len()).filter(|at| keep[*at]) {
+            bytes.extend_from_slice(self.get(at));
+            ends.push(bytes.len() as u32);
+        }
+        bytes.shrink_to_fit();
+        ends.shrink_to_fit();
+        *self = Self { bytes, ends };
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
+    }
+}
+
+fn len_u32(len: usize) -> u32 {
+    u32::try_from(len).expect("a leaf holds less than 4 GiB: requests are far smaller")
+}
+
+fn grow<T>(vec: &mut Vec<T>) {
+    if vec.len() == vec.capacity() {
+        vec.reserve_exact(GROWTH);
+    }
+}
+
+impl Leaf {
+    fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for state in &self.states {
+            totals.live += u64::from(state.live());
+            totals.dirty += u64::from(state.dirty());
+            totals.newest = totals.newest.max(state.last().main());
+        }
+        totals
+    }
+
+    fn find(&self, key: &[u8]) -> Result<usize, usize> {
+        let at = self.keys.below(key);
+        if at < self.keys.len() && self.keys.get(at) == key { Ok(at) } else { Err(at) }
+    }
+
+    fn full(&self) -> bool {
+        self.states.len() > FANOUT || (self.keys.bytes.len() > LEAF_BYTES && self.states.len() > 1)
+    }
+}
+
+impl Inner {
+    fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for child in &self.children {
+            totals.live += child.totals.live;
+            totals.dirty += child.totals.dirty;
+            totals.newest = totals.newest.max(child.totals.newest);
+        }
+        totals
+    }
+
+    fn child(&self, key: &[u8]) -> usize {
+        self.separators.up_to(key)
+    }
+
+    /// Removes an empty child, or merges a sparse one with a neighbour.
+    fn tidy(&mut self, at: usize) {
+        let len = self.children[at].node.len();
+        if len == 0 {
+            self.children.remove(at);
+            if self.separators.len() > 0 {
+                self.separators.remove(at.saturating_sub(1));
+            }
+            return;
+        }
+        if len >= SPARSE || self.children.len() < 2 {
+            return;
+        }
+        let left = if at + 1 < self.children.len() { at } else { at - 1 };
+        if self.children[left].node.len() + self.children[left + 1].node.len() > FANOUT * 3 / 4 {
+            return;
+        }
+        let right = self.children.remove(left + 1);
+        let into = &mut self.children[left];
+        match (&mut *into.node, *right.node) {
+            (Node::Leaf(into), Node::Leaf(right)) => {
+                into.keys.append(&right.keys);
+                into.states.reserve_exact(right.states.len());
+                into.states.extend(right.states);
+            }
+            (Node::Inner(into), Node::Inner(right)) => {
+                into.separators.insert(into.separators.len(), self.separators.get(left));
+                into.separators.append(&right.separators);
+                into.children.extend(right.children);
+            }
+            _ => unreachable!("all leaves stand at one depth"),
+        }
+        into.totals = into.node.totals();
+        self.separators.remove(left);
+    }
+}
+
+/// The upper half of a node that grew too large, and the lowest key it may hold.
+struct Split {
+    separator: Vec<u8>,
+    right: Node,
+}
+
+impl Node {
+    fn len(&self) -> usize {
+        match self {
+            Self::Leaf(leaf) => leaf.states.len(),
+            Self::Inner(inner) => inner.children.len(),
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        match self {
+            Self::Leaf(leaf) => leaf.totals(),
+            Self::Inner(inner) => inner.totals(),
+        }
+    }
+
+    /// Changes the state of one key and keeps the numbers above it true. `edit` sees the state there is (none: the key is
+    /// new) and leaves the one there shall be (none: the key goes).
+    fn edit<R>(
+        &mut self,
+        key: &[u8],
+        totals: &mut Totals,
+        edit: impl FnOnce(&mut Option<State>) -> R,
+    ) -> (R, Option<Split>) {
+        match self {
+            Self::Leaf(leaf) => leaf.edit(key, totals, edit),
+            Self::Inner(inner) => {
+                let at = inner.child(key);
+                let child = &mut inner.children[at];
+                let before = child.totals;
+                let (result, split) = child.node.edit(key, &mut child.totals, edit);
+                totals.live = totals.live + child.totals.live - before.live;
+                totals.dirty = totals.dirty + child.totals.dirty - before.dirty;
+                totals.newest = totals.newest.max(child.totals.newest);
+                if let Some(split) = split {
+                    child.totals = child.node.totals();
+                    let right = Child { totals: split.right.totals(), node: Box::new(split.right) };
+                    inner.separators.insert(at, &split.separator);
+                    grow(&mut inner.children);
+                    inner.children.insert(at + 1, right);
+                } else if child.node.len() < SPARSE && child.node.shrank() {
+                    inner.tidy(at);
+                }
+                (result, inner.split(at))
+            }
+        }
+    }
+
+    /// Whether it is worth looking for a neighbour to merge with. A leaf of few but long keys is not.
+    fn shrank(&self) -> bool {
+        match self {
+            Self::Leaf(leaf) => leaf.keys.bytes.len() < LEAF_BYTES / 4,
+            Self::Inner(_) => true,
+        }
+    }
+
+    /// Visits states from `low` up to `high` (exclusive, open when none), each with its key.
+    fn visit<'t>(
+        &'t self,
+        low: Option<&[u8]>,
+        high: Option<&[u8]>,
+        skip: &impl Fn(&Totals) -> bool,
+        visit: &mut impl FnMut(&'t [u8], &'t State) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        match self {
+            Self::Leaf(leaf) => {
+                let from = low.map_or(0, |low| leaf.keys.below(low));
+                let to = high.map_or(leaf.keys.len(), |high| leaf.keys.below(high));
+                for at in from..to {
+                    visit(leaf.keys.get(at), &leaf.states[at])?;
+                }
+            }
+            Self::Inner(inner) => {
+                let Some((from, to)) = inner.span(low, high) else { return ControlFlow::Continue(()) };
+                for at in from..=to {
+                    let child = &inner.children[at];
+                    if !skip(&child.totals) {
+                        let (low, high) = (low.filter(|_| at == from), high.filter(|_| at == to));
+                        child.node.visit(low, high, skip, visit)?;
+                    }
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn count(&self, totals: &Totals, low: Option<&[u8]>, high: Option<&[u8]>, at: i64) -> u64 {
+        if low.is_none() && high.is_none() && totals.newest <= at {
+            return totals.live;
+        }
+        match self {
+            Self::Leaf(leaf) => {
+                let from = low.map_or(0, |low| leaf.keys.below(low));
+                let to = high.map_or(leaf.keys.len(), |high| leaf.keys.below(high)).max(from);
+                leaf.states[from..to].iter().filter(|state| state.at(at).is_some()).count() as u64
+            }
+            Self::Inner(inner) => {
+                let Some((from, to)) = inner.span(low, high) else { return 0 };
+                let mut count = 0;
+                for (i, child) in inner.children[from..=to].iter().enumerate() {
+                    let (low, high) = (low.filter(|_| i == 0), high.filter(|_| from + i == to));
+                    count += child.node.count(&child.totals, low, high, at);
+                }
+                count
+            }
+        }
+    }
+
+    /// Compacts dirty keys from `from` on. Breaks with the key to go on from once `budget` is used up; `upper` is the first
+    /// key behind this node.
+    fn prune(
+        &mut self,
+        totals: &mut Totals,
+        from: Option<&[u8]>,
+        upper: Option<&[u8]>,
+        at: i64,
+        budget: &mut usize,
+        dead: &mut Vec<Revision>,
+    ) -> ControlFlow<Vec<u8>> {
+        match self {
+            Self::Leaf(leaf) => {
+                let first = from.map_or(0, |from| leaf.keys.below(from));
+                *budget = budget.saturating_sub(leaf.states.len() - first);
+                leaf.prune(first, at, dead);
+                totals.dirty = leaf.states.iter().filter(|state| state.dirty()).count() as u64;
+                match upper {
+                    Some(upper) if *budget == 0 => ControlFlow::Break(upper.to_vec()),
+                    _ => ControlFlow::Continue(()),
+                }
+            }
+            Self::Inner(inner) => {
+                let first = from.map_or(0, |from| inner.child(from));
+                let mut flow = ControlFlow::Continue(());
+                let mut reached = inner.children.len();
+                for i in first..inner.children.len() {
+                    let child = &mut inner.children[i];
+                    if child.totals.dirty == 0 {
+                        continue;
+                    }
+                    let upper = if i < inner.separators.len() { Some(inner.separators.get(i)) } else { upper };
+                    let from = from.filter(|_| i == first);
+                    flow = child.node.prune(&mut child.totals, from, upper, at, budget, dead);
+                    if flow.is_break() {
+                        reached = i + 1;
+                        break;
+                    }
+                }
+                for i in (first..reached).rev() {
+                    if inner.children[i].node.len() < SPARSE {
+                        inner.tidy(i.min(inner.children.len() - 1));
+                    }
+                }
+                totals.dirty = inner.children.iter().map(|child| child.totals.dirty).sum();
+                flow
+            }
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Leaf(leaf) => {
+                let states: usize = leaf.states.iter().map(State::heap_bytes).sum();
+                leaf.keys.heap_bytes() + leaf.states.capacity() * size_of::<State>() + states
+            }
+            Self::Inner(inner) => {
+                let below: usize = inner.children.iter().map(|child| size_of::<Node>() + child.node.heap_bytes()).sum();
+                inner.separators.heap_bytes() + inner.children.capacity() * size_of::<Child>() + below
+            }
+        }
+    }
+}
+
+impl Leaf {
+    fn edit<R>(
+        &mut self,
+        key: &[u8],
+        totals: &mut Totals,
+        edit: impl FnOnce(&mut Option<State>) -> R,
+    ) -> (R, Option<Split>) {
+        let place = self.find(key);
+        let mut state = place.ok().map(|at| {
+            let hole = State::first(self.states[at].last(), 0, 0);
+            std::mem::replace(&mut self.states[at], hole)
+        });
+        if let Some(state) = &state {
+            totals.live -= u64::from(state.live());
+            totals.dirty -= u64::from(state.dirty());
+        }
+        let result = edit(&mut state);
+        if let Some(state) = &state {
+            totals.live += u64::from(state.live());
+            totals.dirty += u64::from(state.dirty());
+            totals.newest = totals.newest.max(state.last().main());
+        }
+        match (place, state) {
+            (Ok(at), Some(state)) => self.states[at] = state,
+            (Ok(at), None) => {
+                self.keys.remove(at);
+                self.states.remove(at);
+            }
+            (Err(at), Some(state)) => {
+                self.keys.insert(at, key);
+                grow(&mut self.states);
+                self.states.insert(at, state);
+                let split = self.full().then(|| self.split(at));
+                return (result, split);
+            }
+            (Err(_), None) => {}
+        }
+        (result, None)
+    }
+
+    /// Splits in the middle, or, when the newest key is the last one, before it: keys that come in order fill their leaves.
+    fn split(&mut self, inserted: usize) -> Split {
+        let len = self.states.len();
+        let at = if inserted + 1 == len { len - 1 } else { len / 2 };
+        let right = Self { keys: self.keys.split_off(at), states: self.states.split_off(at) };
+        self.states.shrink_to(at + GROWTH * usize::from(at == len / 2));
+        Split { separator: right.keys.get(0).to_vec(), right: Node::Leaf(right) }
+    }
+
+    fn prune(&mut self, first: usize, at: i64, dead: &mut Vec<Revision>) {
+        let mut keep = vec![true; self.states.len()];
+        let mut all = true;
+        for (i, state) in self.states.iter_mut().enumerate().skip(first) {
+            if state.dirty() && !state.compact(at, dead) {
+                keep[i] = false;
+                all = false;
+            }
+        }
+        if all {
+            return;
+        }
+        self.keys.retain(&keep);
+        let mut kept = keep.iter();
+        self.states.retain(|_| *kept.next().unwrap_or(&true));
+        self.states.shrink_to(self.states.len() + GROWTH);
+    }
+}
+
+impl Inner {
+    /// First and last child that can hold keys of `[low, high)`; `None` when no key can be in it.
+    fn span(&self, low: Option<&[u8]>, high: Option<&[u8]>) -> Option<(usize, usize)> {
+        let from = low.map_or(0, |low| self.child(low));
+        let to = high.map_or(self.children.len().checked_sub(1)?, |high| self.child(high));
+        (from <= to && to < self.children.len()).then_some((from, to))
+    }
+
+    fn split(&mut self, touched: usize) -> Option<Split> {
+        let len = self.children.len();
+        if len <= FANOUT {
+            return None;
+        }
+        let at = if touched + 2 >= len { len - 2 } else { len / 2 };
+        let mut separators = self.separators.split_off(at - 1);
+        let separator = separators.get(0).to_vec();
+        separators.remove(0);
+        let right = Self { separators, children: self.children.split_off(at) };
+        self.children.shrink_to(at);
+        Some(Split { separator, right: Node::Inner(right) })
+    }
+}
+
+impl Index {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Keys that exist at the newest revision.
+    pub fn live(&self) -> u64 {
+        self.totals.live
+    }
+
+    /// Keys that a compaction could take something from.
+    pub fn dirty(&self) -> u64 {
+        self.totals.dirty
+    }
+
+    /// Bytes of memory, the allocator's own overhead aside.
+    pub fn heap_bytes(&self) -> usize {
+        self.root.heap_bytes()
+    }
+
+    fn edit<R>(&mut self, key: &[u8], edit: impl FnOnce(&mut Option<State>) -> R) -> R {
+        let (result, split) = self.root.edit(key, &mut self.totals, edit);
+        if let Some(split) = split {
+            let left = std::mem::take(&mut self.root);
+            let child = |node: Node| Child { totals: node.totals(), node: Box::new(node) };
+            let mut separators = Keys::default();
+            separators.insert(0, &split.separator);
+            self.root = Node::Inner(Inner { separators, children: vec![child(left), child(split.right)] });
+        }
+        self.lower_root();
+        result
+    }
+
+    /// Takes away levels that hold a single child.
+    fn lower_root(&mut self) {
+        while let Node::Inner(inner) = &mut self.root {
+            match inner.children.len() {
+                0 => self.root = Node::default(),
+                1 => {
+                    let only = inner.children.pop().expect("there is one");
+                    self.root = *only.node;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Records a put at `rev`, which is above every revision here. Returns the key as it stands now, and as it stood
+    /// before if it existed.
+    pub(crate) fn put(&mut self, key: &[u8], slot: Slot) -> (Found, Option<Found>) {
+        self.edit(key, |state| match state {
+            Some(state) => {
+                let before = state.at(i64::MAX);
+                (state.put(slot), before)
+            }
+            None => {
+                let found = Found { modified: slot.rev(), create: slot.main(), version: 1 };
+                *state = Some(State::first(slot, found.create, 1));
+                (found, None)
+            }
+        })
+    }
+
+    /// Records that the key was deleted. Returns it as it stood before; `None`, and nothing is recorded, when it does not
+    /// exist.
+    pub(crate) fn tombstone(&mut self, key: &[u8], slot: Slot) -> Option<Found> {
+        self.edit(key, |state| {
+            let state = state.as_mut()?;
+            let before = state.at(i64::MAX)?;
+            state.tombstone(slot);
+            Some(before)
+        })
+    }
+
+    /// Adds a record read back from a log that was compacted at `compact` (-1: never), in revision order. What `compact`
+    /// supersedes goes to `dead` at once, so a whole log of superseded records never stands in memory. Returns whether the
+    /// record came after all others of its key; nothing is recorded when not.
+    pub(crate) fn replay(
+        &mut self,
+        key: &[u8],
+        slot: Slot,
+        create: i64,
+        version: i64,
+        compact: i64,
+        dead: &mut Vec<Revision>,
+    ) -> bool {
+        self.edit(key, |place| {
+            match place {
+                Some(state) if state.last().rev() >= slot.rev() => return false,
+                Some(state) => state.replay(slot, create, version),
+                None => *place = Some(State::first(slot, create, version)),
+            }
+            if slot.main() <= compact && place.as_mut().is_some_and(|state| !state.compact(compact, dead)) {
+                *place = None;
+            }
+            true
+        })
+    }
+
+    fn state(&self, key: &[u8]) -> Option<&State> {
+        let mut node = &self.root;
+        loop {
+            match node {
+                Node::Leaf(leaf) => return leaf.find(key).ok().map(|at| &leaf.states[at]),
+                Node::Inner(inner) => node = &inner.children[inner.child(key)].node,
+            }
+        }
+    }
+
+    /// The key as it stood at main revision `at`.
+    pub fn get(&self, key: &[u8], at: i64) -> Option<Found> {
+        self.state(key)?.at(at)
+    }
+
+    /// Visits the keys of `[low, high)` (open end: `None`) that existed at `at`, in key order, until `visit` breaks.
+    pub fn range<'t>(
+        &'t self,
+        low: &[u8],
+        high: Option<&[u8]>,
+        at: i64,
+        mut visit: impl FnMut(&'t [u8], Found) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        if high.is_some_and(|high| high <= low) {
+            return ControlFlow::Continue(());
+        }
+        let skip = |totals: &Totals| totals.live == 0 && totals.newest <= at;
+        self.root.visit(Some(low), high, &skip, &mut |key, state| match state.at(at) {
+            Some(found) => visit(key, found),
+            None => ControlFlow::Continue(()),
+        })
+    }
+
+    /// Visits, in key order from `low` on, the newest revision at or below `at` of every key that has one, tombstones
+    /// included.
+    pub(crate) fn last_at<'t>(
+        &'t self,
+        low: &[u8],
+        at: i64,
+        mut visit: impl FnMut(&'t [u8], Slot) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.root.visit(Some(low), None, &|_| false, &mut |key, state| match state.last_at(at) {
+            Some(slot) => visit(key, slot),
+            None => ControlFlow::Continue(()),
+        })
+    }
+
+    /// Keys of `[low, high)` that existed at `at`. O(log n) when `at` is the newest revision, or where nothing has changed
+    /// since it.
+    pub fn count(&self, low: &[u8], high: Option<&[u8]>, at: i64) -> u64 {
+        if high.is_some_and(|high| high <= low) {
+            return 0;
+        }
+        // The empty key is below every other, so the whole tree need not be split at its lower edge.
+        self.root.count(&self.totals, Some(low).filter(|low| !low.is_empty()), high, at)
+    }
+
+    /// Compacts at `at`, beginning with key `from` (none: the first), looking at about `budget` keys. Superseded revisions
+    /// are added to `dead`. Returns the key to go on from, `None` when the end is reached.
+    pub(crate) fn prune(
+        &mut self,
+        from: Option<&[u8]>,
+        at: i64,
+        budget: usize,
+        dead: &mut Vec<Revision>,
+    ) -> Option<Vec<u8>> {
+        let mut budget = budget.max(1);
+        let flow = self.root.prune(&mut self.totals, from, None, at, &mut budget, dead);
+        self.lower_root();
+        flow.break_value()
+    }
+
+    /// Checks every invariant of the tree; for tests.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        fn walk(node: &Node, totals: &Totals, low: Option<&[u8]>, high: Option<&[u8]>, depth: usize) -> usize {
+            let real = node.totals();
+            assert_eq!((real.live, real.dirty), (totals.live, totals.dirty));
+            assert!(real.newest <= totals.newest);
+            match node {
+                Node::Leaf(leaf) => {
+                    assert_eq!(leaf.keys.len(), leaf.states.len());
+                    let keys: Vec<&[u8]> = (0..leaf.keys.len()).map(|at| leaf.keys.get(at)).collect();
+                    assert!(keys.is_sorted() && keys.len() <= FANOUT);
+                    assert!(keys.first().is_none_or(|key| low.is_none_or(|low| low <= *key)));
+                    assert!(keys.last().is_none_or(|key| high.is_none_or(|high| *key < high)));
+                    depth
+                }
+                Node::Inner(inner) => {
+                    assert_eq!(inner.separators.len() + 1, inner.children.len());
+                    assert!(inner.children.len() <= FANOUT);
+                    let depths: Vec<usize> = (0..inner.children.len())
+                        .map(|at| {
+                            let low = if at == 0 { low } else { Some(inner.separators.get(at - 1)) };
+                            let high = if at < inner.separators.len() { Some(inner.separators.get(at)) } else { high };
+                            walk(&inner.children[at].node, &inner.children[at].totals, low, high, depth + 1)
+                        })
+                        .collect();
+                    assert!(depths.iter().all(|depth| *depth == depths[0]));
+                    depths[0]
+                }
+            }
+        }
+        walk(&self.root, &self.totals, None, None, 0);
+    }
+}
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod tests;

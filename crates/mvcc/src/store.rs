@@ -1,0 +1,430 @@
+//! The writer's side: opening, committing, compacting.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dolmen_revlog::{Batch, Log, NewRecord, Recovered, TableOp, View};
+use dolmen_types::{Index as RaftIndex, LeaseId, Revision, Term};
+use parking_lot::{Mutex, RwLock};
+
+use crate::hash::{CompactionHash, HashKv};
+use crate::index::Index;
+use crate::reader::Reader;
+use crate::snapshot::Restored;
+use crate::state::Slot;
+use crate::txn::Txn;
+
+/// Keys pruned in one hold of the lock, at most; readers wait no longer than that takes.
+const PRUNE_SLICE: usize = 512;
+/// Dead revisions handed to the log at a time while opening.
+const DEAD_CHUNK: usize = 4096;
+
+/// What readers and the writer share, behind one lock.
+pub(crate) struct Inner {
+    pub(crate) index: Index,
+    pub(crate) log: dolmen_revlog::Reader,
+    /// Records of finished requests that no commit has handed to the log yet, in revision order.
+    pub(crate) pending: Vec<NewRecord>,
+    pub(crate) current: i64,
+    /// -1: never compacted.
+    pub(crate) compact: i64,
+    /// Counts snapshots installed in place of the store.
+    pub(crate) epoch: u64,
+}
+
+impl Inner {
+    /// The payload of a revision that is not in the log yet.
+    pub(crate) fn pending(&self, rev: Revision) -> Option<Bytes> {
+        if self.pending.first().is_none_or(|first| rev < first.rev) {
+            return None;
+        }
+        let at = self.pending.binary_search_by_key(&rev, |record| record.rev).ok()?;
+        Some(self.pending[at].payload.clone())
+    }
+
+    /// All records of a moment, pinned: the log's, and those it has not been given yet.
+    pub(crate) fn capture(&self) -> Capture {
+        let tail = self.pending.iter().map(|record| (record.rev, record.tombstone, record.payload.clone())).collect();
+        Capture { view: self.log.view(), tail, current: self.current, compact: self.compact, epoch: self.epoch }
+    }
+}
+
+/// See [`Inner::capture`].
+pub(crate) struct Capture {
+    pub(crate) view: View,
+    tail: Vec<(Revision, bool, Bytes)>,
+    pub(crate) current: i64,
+    pub(crate) compact: i64,
+    pub(crate) epoch: u64,
+}
+
+impl Capture {
+    pub(crate) fn get(&self, rev: Revision) -> Result<Option<Bytes>, dolmen_revlog::Error> {
+        match self.tail.binary_search_by_key(&rev, |(rev, ..)| *rev) {
+            Ok(at) => Ok(Some(self.tail[at].2.clone())),
+            Err(_) => self.view.get(rev),
+        }
+    }
+
+    /// Records in revision order, dead ones that are still there too.
+    pub(crate) fn scan(
+        &self,
+        from: i64,
+        to: i64,
+    ) -> impl Iterator<Item = Result<(Revision, bool, Bytes), dolmen_revlog::Error>> {
+        let tail = self.tail.iter().filter(move |(rev, ..)| from <= rev.main && rev.main <= to);
+        self.view.scan(Revision::new(from, 0), to).chain(tail.cloned().map(Ok))
+    }
+
+    /// Heads of the same records: revision, tombstone, bytes of payload.
+    pub(crate) fn metas(&self, to: i64) -> impl Iterator<Item = (Revision, bool, usize)> {
+        let tail = self.tail.iter().filter(move |(rev, ..)| rev.main <= to);
+        let tail = tail.map(|(rev, tombstone, payload)| (*rev, *tombstone, payload.len()));
+        let metas = self.view.metas(Revision::new(0, 0), to);
+        metas.map(|entry| (entry.rev, entry.tombstone, entry.len as usize)).chain(tail)
+    }
+}
+
+pub(crate) struct Shared {
+    pub(crate) inner: RwLock<Inner>,
+    /// Revisions that readers hold, each with how many do. Pruning stays at or below the lowest.
+    pins: Mutex<BTreeMap<i64, usize>>,
+    /// Hashes made at the last compactions, oldest first.
+    pub(crate) hashes: Mutex<Vec<HashKv>>,
+}
+
+/// Holds a revision until dropped.
+pub(crate) struct Pin {
+    shared: Arc<Shared>,
+    revision: i64,
+}
+
+impl Shared {
+    /// To be called while the index lock is held, and with a revision that is not compacted: pruning cannot run then.
+    pub(crate) fn pin(self: &Arc<Self>, revision: i64) -> Pin {
+        *self.pins.lock().entry(revision).or_default() += 1;
+        Pin { shared: self.clone(), revision }
+    }
+
+    fn lowest_pin(&self) -> i64 {
+        self.pins.lock().keys().next().copied().unwrap_or(i64::MAX)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pins = self.shared.pins.lock();
+        if let Some(count) = pins.get_mut(&self.revision) {
+            *count -= 1;
+            if *count == 0 {
+                pins.remove(&self.revision);
+            }
+        }
+    }
+}
+
+/// How far pruning has come.
+struct Prune {
+    /// Everything superseded at or below this revision has left the index.
+    done: i64,
+    /// The pass under way: the revision it prunes at, and the key it goes on from.
+    pass: Option<(i64, Vec<u8>)>,
+    /// Raft index that has to be durable before the newest compaction may cost anything its records: a restart from before
+    /// it must find them.
+    wait: RaftIndex,
+    /// The newest compaction has not been committed.
+    uncommitted: bool,
+}
+
+/// Why a compaction is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompactError {
+    /// At or below the last compaction.
+    #[error("required revision has been compacted")]
+    Compacted,
+    /// Above the current revision.
+    #[error("required revision is a future revision")]
+    FutureRevision,
+}
+
+/// Why a store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot read the revision log")]
+    Log(#[from] dolmen_revlog::Error),
+    /// The log's checksums hold and yet it makes no sense: it was not written by this program.
+    #[error("the log's record of revision {}.{} does not follow the records before it", .0.main, .0.sub)]
+    Order(Revision),
+}
+
+/// What opening found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenReport {
+    /// Leases of living keys, in key order.
+    pub leases: Vec<(LeaseId, Bytes)>,
+    pub revision: i64,
+    /// -1: never compacted.
+    pub compact_revision: i64,
+    /// Living keys.
+    pub keys: u64,
+    /// Raft index and term of the last batch the log holds.
+    pub index: RaftIndex,
+    pub term: Term,
+}
+
+/// The store's one writer. See the crate's page.
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) log: Log,
+    /// Keys that have a lease. The log's records do, too, but reading one back may cost a disk read.
+    pub(crate) leases: BTreeMap<Bytes, LeaseId>,
+    compacted: Option<i64>,
+    prune: Prune,
+}
+
+/// An index in the making, from records in revision order.
+pub(crate) struct Replay {
+    pub(crate) index: Index,
+    pub(crate) leases: BTreeMap<Bytes, LeaseId>,
+    pub(crate) compact: i64,
+    pub(crate) last: Revision,
+    pub(crate) dead: Vec<Revision>,
+}
+
+/// The parts of a record that the index needs.
+pub(crate) struct Head<'a> {
+    pub(crate) rev: Revision,
+    pub(crate) tombstone: bool,
+    pub(crate) create: i64,
+    pub(crate) version: i64,
+    pub(crate) lease: LeaseId,
+    pub(crate) key: &'a [u8],
+}
+
+impl Replay {
+    pub(crate) fn new(compact: i64) -> Self {
+        Self { index: Index::new(), leases: BTreeMap::new(), compact, last: Revision::default(), dead: Vec::new() }
+    }
+
+    pub(crate) fn push(&mut self, head: &Head<'_>) -> Result<(), OpenError> {
+        let slot = Slot::new(head.rev, head.tombstone).filter(|_| head.rev > self.last && head.rev.main > 0);
+        let slot = slot.ok_or(OpenError::Order(head.rev))?;
+        self.last = head.rev;
+        if !self.index.replay(head.key, slot, head.create, head.version, self.compact, &mut self.dead) {
+            return Err(OpenError::Order(head.rev));
+        }
+        if head.lease == 0 || head.tombstone {
+            if !self.leases.is_empty() {
+                self.leases.remove(head.key);
+            }
+        } else if let Some(lease) = self.leases.get_mut(head.key) {
+            *lease = head.lease;
+        } else {
+            self.leases.insert(Bytes::copy_from_slice(head.key), head.lease);
+        }
+        Ok(())
+    }
+
+    /// Never below the compact revision: the records that carried a higher one may all be gone.
+    pub(crate) fn current(&self) -> i64 {
+        self.last.main.max(self.compact).max(1)
+    }
+
+    pub(crate) fn report(&self, index: RaftIndex, term: Term) -> OpenReport {
+        OpenReport {
+            leases: self.leases.iter().map(|(key, lease)| (*lease, key.clone())).collect(),
+            revision: self.current(),
+            compact_revision: self.compact,
+            keys: self.index.live(),
+            index,
+            term,
+        }
+    }
+}
+
+impl Store {
+    /// Builds the index from what the log recovered.
+    ///
+    /// # Errors
+    /// When the log cannot be read or is not in revision order.
+    pub fn open(mut log: Log, recovered: Recovered) -> Result<(Self, OpenReport), OpenError> {
+        let mut replay = Replay::new(recovered.compact_revision);
+        for record in recovered.records {
+            let record = record?;
+            replay.push(&Head {
+                rev: record.rev,
+                tombstone: record.tombstone,
+                create: record.create,
+                version: record.version,
+                lease: record.lease,
+                key: &record.key,
+            })?;
+            if replay.dead.len() >= DEAD_CHUNK {
+                log.mark_dead(&replay.dead);
+                replay.dead.clear();
+            }
+        }
+        log.mark_dead(&replay.dead);
+        let report = replay.report(recovered.index, recovered.term);
+        let inner = Inner {
+            log: log.reader(),
+            pending: Vec::new(),
+            current: report.revision,
+            compact: report.compact_revision,
+            index: replay.index,
+            epoch: 0,
+        };
+        let shared = Shared { inner: RwLock::new(inner), pins: Mutex::default(), hashes: Mutex::default() };
+        let prune = Prune { done: report.compact_revision, pass: None, wait: 0, uncommitted: false };
+        let leases = replay.leases;
+        Ok((Self { shared: Arc::new(shared), log, leases, compacted: None, prune }, report))
+    }
+
+    /// A handle for other threads. It stays good when a snapshot is installed.
+    pub fn reader(&self) -> Reader {
+        Reader { shared: self.shared.clone() }
+    }
+
+    /// The current main revision: 1 for an empty store.
+    pub fn revision(&self) -> i64 {
+        self.shared.inner.read().current
+    }
+
+    /// The lowest revision that can be read; -1 when nothing was ever compacted.
+    pub fn compact_revision(&self) -> i64 {
+        self.shared.inner.read().compact
+    }
+
+    /// Living keys.
+    pub fn keys(&self) -> u64 {
+        self.shared.inner.read().index.live()
+    }
+
+    /// The lease a living key is attached to, 0 for none.
+    pub fn lease_of(&self, key: &[u8]) -> LeaseId {
+        self.leases.get(key).copied().unwrap_or(0)
+    }
+
+    /// Begins one request. Readers wait until it is finished or dropped, so nothing slow may happen meanwhile.
+    pub fn begin(&mut self) -> Txn<'_> {
+        Txn::new(self.shared.inner.write(), &mut self.leases)
+    }
+
+    /// Moves the compact revision, effective at once. What it supersedes goes later, by [`Store::compact_step`].
+    ///
+    /// # Errors
+    /// `Compacted` at or below the last compaction (a fresh store stands at -1, so revision 0 passes once),
+    /// `FutureRevision` above the current revision.
+    pub fn compact(&mut self, rev: i64) -> Result<(), CompactError> {
+        let mut inner = self.shared.inner.write();
+        if rev <= inner.compact {
+            return Err(CompactError::Compacted);
+        }
+        if rev > inner.current {
+            return Err(CompactError::FutureRevision);
+        }
+        inner.compact = rev;
+        self.compacted = Some(rev);
+        self.prune.uncommitted = true;
+        Ok(())
+    }
+
+    /// As [`Store::compact`], and returns a job that makes the hash etcd stores for the revision: of everything between
+    /// the compaction before and this one. Run it on another thread, or drop it; it reads the whole store up to `rev`.
+    ///
+    /// # Errors
+    /// As [`Store::compact`].
+    pub fn compact_with_hash(&mut self, rev: i64) -> Result<CompactionHash, CompactError> {
+        let (capture, pin) = {
+            let inner = self.shared.inner.read();
+            (inner.capture(), (inner.compact >= 0).then(|| self.shared.pin(inner.compact)))
+        };
+        self.compact(rev)?;
+        Ok(CompactionHash::new(self.shared.clone(), capture, pin, rev))
+    }
+
+    /// Takes superseded revisions out of the index, looking at about `budget_keys` keys, and reports them dead to the log.
+    /// Returns whether there is more to do right now.
+    ///
+    /// Cheap when there is nothing to do, so it may be called on every turn of a loop. It waits, and says there is nothing
+    /// to do, until the compaction is durable, and while a reader pins an older revision.
+    pub fn compact_step(&mut self, budget_keys: usize) -> bool {
+        if self.prune.uncommitted || self.log.durable_index() < self.prune.wait {
+            return false;
+        }
+        let mut dead = Vec::new();
+        let mut left = budget_keys.max(1);
+        while left > 0 {
+            let mut inner = self.shared.inner.write();
+            // Readers that come while a pass runs pin the compact revision of that moment or later, never below the pass.
+            let at = match &self.prune.pass {
+                Some((at, _)) => *at,
+                None => inner.compact.min(self.shared.lowest_pin()),
+            };
+            if at <= self.prune.done {
+                break;
+            }
+            let slice = left.min(PRUNE_SLICE);
+            left -= slice;
+            let from = self.prune.pass.take().map(|(_, from)| from);
+            match inner.index.prune(from.as_deref(), at, slice, &mut dead) {
+                Some(next) => self.prune.pass = Some((at, next)),
+                None => self.prune.done = at,
+            }
+        }
+        if !dead.is_empty() {
+            self.log.mark_dead(&dead);
+        }
+        let inner = self.shared.inner.read();
+        self.prune.pass.is_some() || self.prune.done < inner.compact.min(self.shared.lowest_pin())
+    }
+
+    /// Ends an apply run: everything since the last commit, with the table changes and the raft position, becomes one
+    /// batch of the log, whole or absent after a crash.
+    pub fn commit(&mut self, index: RaftIndex, term: Term, tables: Vec<TableOp>) {
+        let compact = self.compacted.take();
+        if compact.is_some() {
+            self.prune.wait = index;
+            self.prune.uncommitted = false;
+        }
+        // Readers wait for the log to have the records: they look for them there or in `pending`.
+        let mut inner = self.shared.inner.write();
+        let records = std::mem::take(&mut inner.pending);
+        self.log.append(Batch { index, term, records, tables, compact });
+    }
+
+    /// Puts a restored snapshot in place of everything. Readers go on with the new state; those in the midst of a long
+    /// range get `Compacted` if it no longer holds their revision.
+    ///
+    /// # Errors
+    /// The log's. The store must not be used after one.
+    pub fn install(&mut self, restored: Restored) -> Result<OpenReport, OpenError> {
+        let Restored { replacement, replay, index, term } = restored;
+        self.log.install(replacement)?;
+        self.log.mark_dead(&replay.dead);
+        let report = replay.report(index, term);
+        let mut inner = self.shared.inner.write();
+        inner.log = self.log.reader();
+        inner.pending.clear();
+        inner.current = report.revision;
+        inner.compact = report.compact_revision;
+        inner.index = replay.index;
+        inner.epoch += 1;
+        self.leases = replay.leases;
+        self.compacted = None;
+        self.prune = Prune { done: report.compact_revision, pass: None, wait: 0, uncommitted: false };
+        self.shared.hashes.lock().clear();
+        Ok(report)
+    }
+
+    /// The log under this store, for its jobs, tables and sizes. Batches are appended by [`Store::commit`] alone.
+    pub fn log(&mut self) -> &mut Log {
+        &mut self.log
+    }
+
+    /// The same to look at.
+    pub fn log_ref(&self) -> &Log {
+        &self.log
+    }
+}

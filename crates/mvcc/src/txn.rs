@@ -1,0 +1,265 @@
+//! One changing request.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use dolmen_revlog::NewRecord;
+use dolmen_types::{KeyRange, LeaseId, Revision};
+use parking_lot::RwLockWriteGuard;
+
+use crate::kv::{KeyValueRef, leading_key};
+use crate::range::{Collector, Meta, RangeError, RangeOptions, RangeResult, bounds, resolve};
+use crate::state::{Found, Slot};
+use crate::store::Inner;
+
+/// One change of one key, as the watch hub and the lessor need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub rev: Revision,
+    pub tombstone: bool,
+    /// Shares the payload's buffer: copy it to keep it for long.
+    pub key: Bytes,
+    /// The encoded `KeyValue`; a tombstone's has only the key.
+    pub payload: Bytes,
+    /// 0 for a tombstone.
+    pub create: i64,
+    /// 0 for a tombstone.
+    pub version: i64,
+    /// 0: none.
+    pub lease: LeaseId,
+    /// The lease the key was attached to before, 0 for none.
+    pub prev_lease: LeaseId,
+    /// Main revision of the key before this change, 0 when it did not exist.
+    pub prev_mod: i64,
+    /// The same with its sub revision, for [`Txn::payload`] and [`crate::Reader::payload`].
+    pub prev_rev: Revision,
+}
+
+/// One request that may change the store. All its changes share one main revision, the current one plus 1, and become
+/// visible to readers together when it is finished (or dropped: what was changed is never taken back).
+///
+/// Its own reads see its changes. It holds the store's lock.
+pub struct Txn<'s> {
+    inner: RwLockWriteGuard<'s, Inner>,
+    leases: &'s mut BTreeMap<Bytes, LeaseId>,
+    main: i64,
+    changes: Vec<Change>,
+    subs: i64,
+}
+
+impl<'s> Txn<'s> {
+    pub(crate) fn new(inner: RwLockWriteGuard<'s, Inner>, leases: &'s mut BTreeMap<Bytes, LeaseId>) -> Self {
+        let main = inner.current.checked_add(1).expect("there are fewer than 2^63 revisions");
+        Self { inner, leases, main, changes: Vec::new(), subs: 0 }
+    }
+
+    /// The revision reads see: the current one, plus 1 once something was changed.
+    pub fn revision(&self) -> i64 {
+        if self.subs > 0 { self.main } else { self.main - 1 }
+    }
+
+    /// The revision before the request.
+    pub fn base_revision(&self) -> i64 {
+        self.main - 1
+    }
+
+    /// -1: never compacted.
+    pub fn compact_revision(&self) -> i64 {
+        self.inner.compact
+    }
+
+    /// Changes so far.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The check etcd makes of a range's revision before a txn executes: 0 passes, anything else must lie between the
+    /// compact revision and the current one (so a negative one is `Compacted` once something was compacted).
+    ///
+    /// # Errors
+    /// `FutureRevision`, `Compacted`.
+    pub fn check_revision(&self, revision: i64) -> Result<(), RangeError> {
+        check_revision(revision, self.revision(), self.inner.compact)
+    }
+
+    /// Reads a range, own changes included.
+    ///
+    /// # Errors
+    /// `Compacted` and `FutureRevision`; anything else means the store is damaged.
+    pub fn range(&self, range: &KeyRange, options: &RangeOptions) -> Result<RangeResult, RangeError> {
+        let current = self.revision();
+        let at = resolve(options.revision, current, self.inner.compact)?;
+        let mut collector = Collector::new(options);
+        let pending = |rev| self.inner.pending(rev);
+        let count = if let KeyRange::Single(key) = range {
+            let found = self.inner.index.get(key, at);
+            if let Some(found) = found.filter(|_| !options.count_only) {
+                collector.add(key, found, pending);
+            }
+            u64::from(found.is_some())
+        } else {
+            let (low, high) = bounds(range);
+            if !options.count_only {
+                collector.gather(&self.inner.index, &low, high.as_deref(), at, usize::MAX, pending);
+            }
+            self.inner.index.count(&low, high.as_deref(), at)
+        };
+        collector.finish(count, current, |rev| self.payload(rev))
+    }
+
+    /// A key as it stands now, own changes included.
+    pub fn get(&self, key: &[u8]) -> Option<Found> {
+        self.inner.index.get(key, i64::MAX)
+    }
+
+    /// The lease a living key is attached to, 0 for none.
+    pub fn lease_of(&self, key: &[u8]) -> LeaseId {
+        self.leases.get(key).copied().unwrap_or(0)
+    }
+
+    /// The encoded `KeyValue` of a revision: one that a read or a change has just named.
+    ///
+    /// # Errors
+    /// `Lost` and `Log`: the store is damaged.
+    pub fn payload(&self, rev: Revision) -> Result<Bytes, RangeError> {
+        match self.inner.pending(rev) {
+            Some(payload) => Ok(payload),
+            None => self.inner.log.get(rev)?.ok_or(RangeError::Lost(rev)),
+        }
+    }
+
+    /// Visits the keys of a range as they stand now, in key order, until `visit` breaks: what compares need. Values and
+    /// leases are [`Txn::payload`] of [`Meta::modified`].
+    pub fn for_each_meta(&self, range: &KeyRange, mut visit: impl FnMut(Meta<'_>) -> ControlFlow<()>) {
+        let mut show = |key: &[u8], found: Found| {
+            visit(Meta { key, create_revision: found.create, version: found.version, modified: found.modified })
+        };
+        if let KeyRange::Single(key) = range {
+            if let Some(found) = self.get(key) {
+                let _ = show(key, found);
+            }
+            return;
+        }
+        let (low, high) = bounds(range);
+        let _ = self.inner.index.range(&low, high.as_deref(), i64::MAX, show);
+    }
+
+    fn next(&mut self, tombstone: bool) -> Slot {
+        let rev = Revision::new(self.main, self.subs);
+        self.subs += 1;
+        Slot::new(rev, tombstone).expect("a request has fewer than 2^31 changes")
+    }
+
+    /// Sets a key; `lease` 0 detaches it from the one it has. Returns the key as it stood before, `None` for a new one.
+    pub fn put(&mut self, key: &Bytes, value: &[u8], lease: LeaseId) -> Option<Found> {
+        let slot = self.next(false);
+        let (found, before) = self.inner.index.put(key, slot);
+        let payload = KeyValueRef {
+            key,
+            create_revision: found.create,
+            mod_revision: self.main,
+            version: found.version,
+            value,
+            lease,
+        }
+        .encode();
+        let prev_lease = if lease != 0 {
+            match self.leases.get_mut(&key[..]) {
+                Some(place) => std::mem::replace(place, lease),
+                None => self.leases.insert(Bytes::copy_from_slice(key), lease).unwrap_or(0),
+            }
+        } else {
+            self.detach(key)
+        };
+        self.record(slot, key, payload, Some(&found), lease, prev_lease, before);
+        before
+    }
+
+    /// Deletes every key of the range; returns them in key order. Nothing changes when there is none.
+    pub fn delete_range(&mut self, range: &KeyRange) -> Vec<Bytes> {
+        let mut keys = Vec::new();
+        if let KeyRange::Single(key) = range {
+            if self.get(key).is_some() {
+                keys.push(key.clone());
+            }
+        } else {
+            let (low, high) = bounds(range);
+            let _ = self.inner.index.range(&low, high.as_deref(), i64::MAX, |key, _| {
+                keys.push(Bytes::copy_from_slice(key));
+                ControlFlow::Continue(())
+            });
+        }
+        for key in &mut keys {
+            *key = self.delete(key);
+        }
+        keys
+    }
+
+    fn delete(&mut self, key: &Bytes) -> Bytes {
+        let slot = self.next(true);
+        let before = self.inner.index.tombstone(key, slot);
+        debug_assert!(before.is_some(), "the key was found a moment ago");
+        let prev_lease = self.detach(key);
+        let payload = KeyValueRef { key, ..KeyValueRef::default() }.encode();
+        self.record(slot, key, payload, None, 0, prev_lease, before)
+    }
+
+    fn detach(&mut self, key: &[u8]) -> LeaseId {
+        if self.leases.is_empty() { 0 } else { self.leases.remove(key).unwrap_or(0) }
+    }
+
+    /// Notes the change for the log and for the caller; returns the key, in the payload's buffer.
+    #[allow(clippy::too_many_arguments)]
+    fn record(
+        &mut self,
+        slot: Slot,
+        key: &Bytes,
+        payload: Bytes,
+        found: Option<&Found>,
+        lease: LeaseId,
+        prev_lease: LeaseId,
+        before: Option<Found>,
+    ) -> Bytes {
+        let key = leading_key(&payload, key.len());
+        let (rev, tombstone) = (slot.rev(), slot.tombstone());
+        let (create, version) = found.map_or((0, 0), |found| (found.create, found.version));
+        let record = NewRecord { rev, tombstone, create, version, lease, key: key.clone(), payload: payload.clone() };
+        self.inner.pending.push(record);
+        let prev_rev = before.map(|found| found.modified).unwrap_or_default();
+        self.changes.push(Change {
+            rev,
+            tombstone,
+            key: key.clone(),
+            payload,
+            create,
+            version,
+            lease,
+            prev_lease,
+            prev_mod: prev_rev.main,
+            prev_rev,
+        });
+        key
+    }
+
+    /// Ends the request and makes its changes visible. They come in the order they were made, one event each; none means
+    /// that the revision was not used up.
+    pub fn finish(mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+}
+
+impl Drop for Txn<'_> {
+    fn drop(&mut self) {
+        self.inner.current = self.revision();
+    }
+}
+
+pub(crate) fn check_revision(revision: i64, current: i64, compact: i64) -> Result<(), RangeError> {
+    match revision {
+        0 => Ok(()),
+        _ if revision > current => Err(RangeError::FutureRevision),
+        _ if revision < compact => Err(RangeError::Compacted),
+        _ => Ok(()),
+    }
+}
