@@ -17,15 +17,28 @@ const MAX_SLICE_BYTES: usize = 1 << 20;
 /// What an event costs a budget at least.
 const EVENT_COST: usize = 64;
 
-/// A watcher's share of a slice.
+/// A watcher's share of a slice: the positions of its events, one list a response.
 #[derive(Default)]
 struct Share {
-    /// Positions of its events in the slice.
-    positions: Vec<u32>,
+    responses: Vec<Vec<u32>>,
+    /// Revisions in the last response.
     revisions: u32,
+    /// The last revision of the last response.
     last: i64,
-    /// The first revision that did not fit into one response.
-    cut: Option<i64>,
+}
+
+impl Share {
+    fn add(&mut self, main: i64, position: u32) {
+        if self.last != main {
+            self.last = main;
+            self.revisions += 1;
+            if self.responses.is_empty() || self.revisions > MAX_REVISIONS {
+                self.responses.push(Vec::new());
+                self.revisions = 1;
+            }
+        }
+        self.responses.last_mut().expect("the first revision opened a response").push(position);
+    }
 }
 
 impl Hub {
@@ -99,19 +112,9 @@ impl Hub {
         for (position, event) in events.iter().enumerate() {
             index.stab(&event.key, |set| {
                 for at in set {
-                    let share = &mut shares[*at as usize];
-                    if share.cut.is_some() || !self.watcher(group[*at as usize]).wants(event) {
-                        continue;
+                    if self.watcher(group[*at as usize]).wants(event) {
+                        shares[*at as usize].add(event.rev.main, position as u32);
                     }
-                    if share.last != event.rev.main {
-                        if share.revisions == MAX_REVISIONS {
-                            share.cut = Some(event.rev.main);
-                            continue;
-                        }
-                        share.last = event.rev.main;
-                        share.revisions += 1;
-                    }
-                    share.positions.push(position as u32);
                 }
             });
         }
@@ -121,14 +124,15 @@ impl Hub {
     /// Sends a watcher its share and moves it to where that leaves it.
     fn serve(&mut self, slot: u32, share: &Share, batch: &mut Batch<'_>, through: i64, current: i64) {
         self.leave_unsynced(slot);
-        if !share.positions.is_empty() {
-            let encoded = batch.encoded(&share.positions, self.watcher(slot).prev_kv);
+        for positions in &share.responses {
+            let encoded = batch.encoded(positions, self.watcher(slot).prev_kv);
             if !self.send(slot, current, &encoded) {
+                self.watcher_mut(slot).next = batch.revision_of(positions[0]);
                 return self.to_victim(slot);
             }
         }
         let watcher = self.watcher_mut(slot);
-        watcher.next = watcher.next.max(share.cut.unwrap_or(through + 1));
+        watcher.next = watcher.next.max(through + 1);
         if watcher.next > current {
             self.to_synced(slot);
         } else {

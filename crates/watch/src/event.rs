@@ -127,6 +127,11 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// The main revision of the event at `position`.
+    pub(crate) fn revision_of(&self, position: u32) -> i64 {
+        self.events[position as usize].rev.main
+    }
+
     /// The wire form of the events at `positions` (ascending, not empty).
     pub(crate) fn encoded(&mut self, positions: &[u32], previous: bool) -> Encoded {
         // Only creations: the previous key-values are absent, and the other form can be shared.

@@ -164,7 +164,7 @@ impl Outbox {
     }
 
     /// The stream has ended: drops what is queued and everything pushed from now on. The hub still has to be told, with
-    /// `Hub::close`.
+    /// `Hub::close`, and names the outbox in a wake-up no more, but for those it has taken down already.
     pub fn abandon(&self) {
         let mut queue = self.queue.lock();
         queue.closed.get_or_insert(CloseReason::Finished);

@@ -1,0 +1,117 @@
+//! A store in memory, simple enough to be right, for the hub to read and the tests to compare with.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use dolmen_proto::etcdserverpb::WatchResponse;
+use dolmen_proto::mvccpb::KeyValue;
+use dolmen_types::Revision;
+use dolmen_watch::{Event, Frame, History, HistoryError};
+use prost::Message;
+
+/// One change a test asks for.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Put(Bytes, Bytes),
+    Delete(Bytes),
+}
+
+pub struct Store {
+    pub current: i64,
+    pub compact: i64,
+    /// Every event there ever was, compacted or not.
+    pub log: Vec<Event>,
+    live: BTreeMap<Bytes, KeyValue>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self { current: 1, compact: -1, log: Vec::new(), live: BTreeMap::new() }
+    }
+}
+
+impl Store {
+    /// Applies changes as one revision and returns its events; none when nothing changed.
+    pub fn commit(&mut self, ops: Vec<Op>) -> Vec<Event> {
+        let main = self.current + 1;
+        let mut events = Vec::new();
+        for op in ops {
+            let rev = Revision::new(main, events.len() as i64);
+            match op {
+                Op::Put(key, value) => {
+                    let before = self.live.get(&key);
+                    let kv = KeyValue {
+                        key: key.clone(),
+                        value,
+                        create_revision: before.map_or(main, |kv| kv.create_revision),
+                        mod_revision: main,
+                        version: before.map_or(1, |kv| kv.version + 1),
+                        lease: 0,
+                    };
+                    let (payload, create) = (kv.encode_to_vec().into(), kv.create_revision);
+                    self.live.insert(key.clone(), kv);
+                    events.push(Event { rev, tombstone: false, key, payload, create });
+                }
+                Op::Delete(key) => {
+                    if self.live.remove(&key).is_some() {
+                        let payload = KeyValue { key: key.clone(), ..Default::default() }.encode_to_vec().into();
+                        events.push(Event { rev, tombstone: true, key, payload, create: 0 });
+                    }
+                }
+            }
+        }
+        if !events.is_empty() {
+            self.current = main;
+            self.log.extend(events.iter().cloned());
+        }
+        events
+    }
+
+    /// What `previous` answers if nothing is compacted.
+    pub fn true_previous(&self, key: &[u8], mod_revision: i64) -> Option<Bytes> {
+        let end = self.log.partition_point(|event| event.rev.main < mod_revision);
+        let last = self.log[..end].iter().rev().find(|event| event.key == key)?;
+        (!last.tombstone).then(|| last.payload.clone())
+    }
+}
+
+impl History for Store {
+    fn current(&self) -> i64 {
+        self.current
+    }
+
+    fn compact_revision(&self) -> i64 {
+        self.compact
+    }
+
+    fn history(&self, from: i64, max_bytes: usize) -> Result<Vec<Event>, HistoryError> {
+        if from < self.compact {
+            return Err(HistoryError::Compacted { from });
+        }
+        let start = self.log.partition_point(|event| event.rev.main < from);
+        let (mut bytes, mut events) = (0, Vec::<Event>::new());
+        for event in &self.log[start..] {
+            if bytes >= max_bytes && events.last().is_some_and(|last| last.rev.main != event.rev.main) {
+                break;
+            }
+            bytes += event.key.len() + event.payload.len();
+            events.push(event.clone());
+        }
+        Ok(events)
+    }
+
+    fn previous(&self, key: &[u8], mod_revision: i64) -> Option<Bytes> {
+        if mod_revision > self.compact { self.true_previous(key, mod_revision) } else { None }
+    }
+}
+
+/// Decodes a frame, and checks on the way that it is encoded as a protobuf library encodes it.
+pub fn decode(frame: &Frame) -> WatchResponse {
+    let mut bytes = Vec::new();
+    frame.write_to(&mut bytes);
+    assert_eq!(bytes.len(), frame.len());
+    let response = WatchResponse::decode(&bytes[..]).expect("a frame is a WatchResponse");
+    assert_eq!(response.encode_to_vec(), bytes, "canonical protobuf");
+    assert_eq!(response.events.len(), frame.events as usize);
+    response
+}

@@ -1,0 +1,155 @@
+//! One key, ten thousand watchers: each event exists once. And a reader that never reads costs no more than its limit.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::{Op, Store, decode};
+use dolmen_env::Mono;
+use dolmen_types::KeyRange;
+use dolmen_watch::{CloseReason, Config, CreateRequest, History, Hub, Limits, Outbox, StreamId};
+
+fn put(key: &str, len: usize) -> Vec<Op> {
+    vec![Op::Put(Bytes::copy_from_slice(key.as_bytes()), vec![b'x'; len].into())]
+}
+
+fn single(key: &'static str) -> CreateRequest {
+    CreateRequest::new(KeyRange::Single(key.into()))
+}
+
+fn open(hub: &mut Hub, stream: u64, limits: Limits) -> Arc<Outbox> {
+    let outbox = Arc::new(Outbox::new((stream % 2) as u16, stream, limits));
+    hub.open(StreamId(stream), outbox.clone());
+    outbox
+}
+
+#[test]
+fn watchers_of_one_key_share_the_bytes_of_an_event() {
+    const STREAMS: u64 = 100;
+    const EACH: usize = 100;
+    let mut store = Store::default();
+    let mut hub = Hub::new(Config::default(), 1);
+    let outboxes: Vec<_> = (0..STREAMS).map(|stream| open(&mut hub, stream, Limits::default())).collect();
+    for stream in 0..STREAMS {
+        for watcher in 0..EACH {
+            let range = if watcher % 2 == 0 { single("k").range } else { KeyRange::Range("a".into(), "z".into()) };
+            hub.create(StreamId(stream), CreateRequest::new(range), store.current(), store.compact_revision());
+        }
+    }
+    assert_eq!(hub.take_wakeups().len(), STREAMS as usize, "one wake-up a stream, not a response");
+    for outbox in &outboxes {
+        assert_eq!(outbox.drain(usize::MAX).len(), EACH);
+    }
+    let two = [put("k", 100), put("k", 200)].concat();
+    for ops in [put("k", 1000), two] {
+        hub.notify(&store.commit(ops), &store);
+        assert_eq!(hub.take_wakeups().len(), STREAMS as usize);
+        let frames: Vec<_> = outboxes.iter().flat_map(|outbox| outbox.drain(usize::MAX)).collect();
+        assert_eq!(frames.len(), STREAMS as usize * EACH);
+        let buffers: BTreeSet<*const u8> = frames.iter().map(|frame| frame.tail.as_ptr()).collect();
+        assert_eq!(buffers.len(), 1, "one buffer for all");
+        assert_eq!(decode(&frames[0]).header.map(|header| header.revision), Some(store.current()));
+    }
+    assert_eq!(hub.stats().pending_events, 0);
+    assert_eq!(hub.stats().events_total, STREAMS * EACH as u64 * 3);
+
+    // A replay shares as well.
+    let late: Vec<_> = (0..10).map(|stream| open(&mut hub, STREAMS + stream, Limits::default())).collect();
+    for stream in 0..10 {
+        let request = CreateRequest { start_revision: 2, ..single("k") };
+        hub.create(StreamId(STREAMS + stream), request, store.current(), store.compact_revision());
+    }
+    while hub.catch_up(&store, 1 << 20).expect("the model store reads") {}
+    let buffers: BTreeSet<*const u8> = late.iter().map(|outbox| outbox.drain(usize::MAX)[1].tail.as_ptr()).collect();
+    assert_eq!(buffers.len(), 1);
+}
+
+#[test]
+fn a_reader_that_never_reads_holds_its_limit_and_no_more() {
+    let mut store = Store::default();
+    let mut hub = Hub::new(Config::default(), 1);
+    let by_bytes = open(&mut hub, 1, Limits { bytes: 100_000, responses: 1_000_000 });
+    let by_count = open(&mut hub, 2, Limits { bytes: usize::MAX, responses: 50 });
+    for stream in [1, 2] {
+        hub.create(StreamId(stream), single("k"), 1, -1);
+        hub.create(StreamId(stream), CreateRequest::new(KeyRange::From("a".into())), 1, -1);
+    }
+    for round in 0..2000 {
+        hub.notify(&store.commit(put("k", 1000)), &store);
+        hub.tick(Mono::from_millis(round * 10));
+        hub.catch_up(&store, 1 << 20).expect("the model store reads");
+        assert!(by_bytes.bytes() <= 100_000, "{}", by_bytes.bytes());
+    }
+    assert_eq!(hub.stats().slow_watchers, 4);
+    // Nobody was woken for what is still unread.
+    assert_eq!(hub.take_wakeups().len(), 2);
+
+    // Everything comes once the reader reads.
+    for outbox in [&by_bytes, &by_count] {
+        let mut events = 0;
+        let mut round = 20_000;
+        loop {
+            let frames = outbox.drain(10);
+            assert!(frames.len() <= 10);
+            events += frames.iter().map(|frame| frame.events).sum::<u32>();
+            round += 10;
+            hub.tick(Mono::from_millis(round));
+            while hub.catch_up(&store, 1 << 20).expect("the model store reads") {}
+            if frames.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(events, 4000, "two watchers of 2,000 events each");
+    }
+    assert_eq!((hub.stats().slow_watchers, hub.stats().pending_events), (0, 0));
+}
+
+#[test]
+fn a_closed_stream_says_why_and_an_abandoned_one_is_dropped() {
+    let mut store = Store::default();
+    let mut hub = Hub::new(Config::default(), 1);
+    let outboxes: Vec<_> = (0..3).map(|stream| open(&mut hub, stream, Limits::default())).collect();
+    for stream in 0..3 {
+        hub.create(StreamId(stream), single("k"), 1, -1);
+    }
+    hub.notify(&store.commit(put("k", 10)), &store);
+    assert_eq!(hub.take_wakeups(), [(0, 0), (1, 1), (0, 2)]);
+    outboxes[1].abandon();
+    assert_eq!(hub.stats().pending_events, 2);
+    hub.notify(&store.commit(put("k", 10)), &store);
+    assert_eq!((outboxes[1].bytes(), outboxes[1].drain(9).len()), (0, 0), "what comes for an ended stream is dropped");
+    hub.close(StreamId(1));
+    hub.close_because(StreamId(0), CloseReason::NoLeader);
+    hub.close_all(CloseReason::Stopping);
+    assert_eq!(hub.take_wakeups(), [(0, 0), (0, 2)]);
+    let reasons: Vec<_> = outboxes.iter().map(|outbox| outbox.closed()).collect();
+    assert_eq!(reasons, [Some(CloseReason::NoLeader), Some(CloseReason::Finished), Some(CloseReason::Stopping)]);
+    assert_eq!(outboxes[2].drain(9).len(), 3, "what was queued is still there");
+    drop(outboxes);
+    assert_eq!((hub.stats().streams, hub.stats().watchers, hub.stats().pending_events), (0, 0, 0));
+}
+
+#[test]
+fn ten_thousand_creates_and_cancels_leave_nothing_behind() {
+    let mut store = Store::default();
+    let mut hub = Hub::new(Config::default(), 1);
+    let outbox = open(&mut hub, 1, Limits::default());
+    for round in 0..10_000i64 {
+        let request = CreateRequest { start_revision: round % 3, progress_notify: round % 2 == 0, ..single("k") };
+        hub.create(StreamId(1), request, store.current(), store.compact_revision());
+        if round % 5 == 0 {
+            let ops = if round % 2 == 0 { put("k", 1) } else { vec![Op::Delete("k".into())] };
+            hub.notify(&store.commit(ops), &store);
+        }
+        if round % 7 == 0 {
+            hub.catch_up(&store, 1000).expect("the model store reads");
+        }
+        hub.cancel(StreamId(1), round);
+        outbox.drain(usize::MAX);
+    }
+    let stats = hub.stats();
+    assert_eq!((stats.watchers, stats.slow_watchers, stats.pending_events), (0, 0, 0));
+    assert!(!hub.has_unsynced());
+}
