@@ -24,13 +24,30 @@ const DEAD_CHUNK: usize = 4096;
 pub(crate) struct Inner {
     pub(crate) index: Index,
     pub(crate) log: dolmen_revlog::Reader,
-    /// Records of finished requests that no commit has handed to the log yet, in revision order.
-    pub(crate) pending: Vec<NewRecord>,
+    /// Records that no commit has handed to the log yet, in revision order.
+    pub(crate) pending: Vec<Pending>,
     pub(crate) current: i64,
     /// -1: never compacted.
     pub(crate) compact: i64,
     /// Counts snapshots installed in place of the store.
     pub(crate) epoch: u64,
+}
+
+/// A record the log does not have yet, as readers need it.
+#[derive(Clone)]
+pub(crate) struct Pending {
+    pub(crate) rev: Revision,
+    pub(crate) tombstone: bool,
+    pub(crate) payload: Bytes,
+}
+
+/// What the writer alone knows.
+#[derive(Default)]
+pub(crate) struct Writer {
+    /// Keys that have a lease. The log's records tell, too, but reading one back may cost a disk read.
+    pub(crate) leases: BTreeMap<Bytes, LeaseId>,
+    /// The records of [`Inner::pending`], whole, for the next batch.
+    pub(crate) records: Vec<NewRecord>,
 }
 
 impl Inner {
@@ -45,7 +62,7 @@ impl Inner {
 
     /// All records of a moment, pinned: the log's, and those it has not been given yet.
     pub(crate) fn capture(&self) -> Capture {
-        let tail = self.pending.iter().map(|record| (record.rev, record.tombstone, record.payload.clone())).collect();
+        let tail = self.pending.clone();
         Capture { view: self.log.view(), tail, current: self.current, compact: self.compact, epoch: self.epoch }
     }
 }
@@ -53,7 +70,7 @@ impl Inner {
 /// See [`Inner::capture`].
 pub(crate) struct Capture {
     pub(crate) view: View,
-    tail: Vec<(Revision, bool, Bytes)>,
+    tail: Vec<Pending>,
     pub(crate) current: i64,
     pub(crate) compact: i64,
     pub(crate) epoch: u64,
@@ -61,8 +78,8 @@ pub(crate) struct Capture {
 
 impl Capture {
     pub(crate) fn get(&self, rev: Revision) -> Result<Option<Bytes>, dolmen_revlog::Error> {
-        match self.tail.binary_search_by_key(&rev, |(rev, ..)| *rev) {
-            Ok(at) => Ok(Some(self.tail[at].2.clone())),
+        match self.tail.binary_search_by_key(&rev, |record| record.rev) {
+            Ok(at) => Ok(Some(self.tail[at].payload.clone())),
             Err(_) => self.view.get(rev),
         }
     }
@@ -73,14 +90,15 @@ impl Capture {
         from: i64,
         to: i64,
     ) -> impl Iterator<Item = Result<(Revision, bool, Bytes), dolmen_revlog::Error>> {
-        let tail = self.tail.iter().filter(move |(rev, ..)| from <= rev.main && rev.main <= to);
-        self.view.scan(Revision::new(from, 0), to).chain(tail.cloned().map(Ok))
+        let tail = self.tail.iter().filter(move |record| (from..=to).contains(&record.rev.main));
+        let tail = tail.map(|record| Ok((record.rev, record.tombstone, record.payload.clone())));
+        self.view.scan(Revision::new(from, 0), to).chain(tail)
     }
 
     /// Heads of the same records: revision, tombstone, bytes of payload.
     pub(crate) fn metas(&self, to: i64) -> impl Iterator<Item = (Revision, bool, usize)> {
-        let tail = self.tail.iter().filter(move |(rev, ..)| rev.main <= to);
-        let tail = tail.map(|(rev, tombstone, payload)| (*rev, *tombstone, payload.len()));
+        let tail = self.tail.iter().filter(move |record| record.rev.main <= to);
+        let tail = tail.map(|record| (record.rev, record.tombstone, record.payload.len()));
         let metas = self.view.metas(Revision::new(0, 0), to);
         metas.map(|entry| (entry.rev, entry.tombstone, entry.len as usize)).chain(tail)
     }
@@ -130,11 +148,6 @@ struct Prune {
     done: i64,
     /// The pass under way: the revision it prunes at, and the key it goes on from.
     pass: Option<(i64, Vec<u8>)>,
-    /// Raft index that has to be durable before the newest compaction may cost anything its records: a restart from before
-    /// it must find them.
-    wait: RaftIndex,
-    /// The newest compaction has not been committed.
-    uncommitted: bool,
 }
 
 /// Why a compaction is refused.
@@ -177,8 +190,7 @@ pub struct OpenReport {
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
     pub(crate) log: Log,
-    /// Keys that have a lease. The log's records do, too, but reading one back may cost a disk read.
-    pub(crate) leases: BTreeMap<Bytes, LeaseId>,
+    writer: Writer,
     compacted: Option<i64>,
     prune: Prune,
 }
@@ -276,9 +288,9 @@ impl Store {
             epoch: 0,
         };
         let shared = Shared { inner: RwLock::new(inner), pins: Mutex::default(), hashes: Mutex::default() };
-        let prune = Prune { done: report.compact_revision, pass: None, wait: 0, uncommitted: false };
-        let leases = replay.leases;
-        Ok((Self { shared: Arc::new(shared), log, leases, compacted: None, prune }, report))
+        let prune = Prune { done: report.compact_revision, pass: None };
+        let writer = Writer { leases: replay.leases, records: Vec::new() };
+        Ok((Self { shared: Arc::new(shared), log, writer, compacted: None, prune }, report))
     }
 
     /// A handle for other threads. It stays good when a snapshot is installed.
@@ -303,12 +315,12 @@ impl Store {
 
     /// The lease a living key is attached to, 0 for none.
     pub fn lease_of(&self, key: &[u8]) -> LeaseId {
-        self.leases.get(key).copied().unwrap_or(0)
+        self.writer.leases.get(key).copied().unwrap_or(0)
     }
 
     /// Begins one request. Readers wait until it is finished or dropped, so nothing slow may happen meanwhile.
     pub fn begin(&mut self) -> Txn<'_> {
-        Txn::new(self.shared.inner.write(), &mut self.leases)
+        Txn::new(self.shared.inner.write(), &mut self.writer)
     }
 
     /// Moves the compact revision, effective at once. What it supersedes goes later, by [`Store::compact_step`].
@@ -326,7 +338,6 @@ impl Store {
         }
         inner.compact = rev;
         self.compacted = Some(rev);
-        self.prune.uncommitted = true;
         Ok(())
     }
 
@@ -347,12 +358,9 @@ impl Store {
     /// Takes superseded revisions out of the index, looking at about `budget_keys` keys, and reports them dead to the log.
     /// Returns whether there is more to do right now.
     ///
-    /// Cheap when there is nothing to do, so it may be called on every turn of a loop. It waits, and says there is nothing
-    /// to do, until the compaction is durable, and while a reader pins an older revision.
+    /// Cheap when there is nothing to do, so it may be called on every turn of a loop. While a reader pins an older
+    /// revision it waits there, and says there is nothing to do. The log drops nothing before the compaction is durable.
     pub fn compact_step(&mut self, budget_keys: usize) -> bool {
-        if self.prune.uncommitted || self.log.durable_index() < self.prune.wait {
-            return false;
-        }
         let mut dead = Vec::new();
         let mut left = budget_keys.max(1);
         while left > 0 {
@@ -383,15 +391,13 @@ impl Store {
     /// Ends an apply run: everything since the last commit, with the table changes and the raft position, becomes one
     /// batch of the log, whole or absent after a crash.
     pub fn commit(&mut self, index: RaftIndex, term: Term, tables: Vec<TableOp>) {
-        let compact = self.compacted.take();
-        if compact.is_some() {
-            self.prune.wait = index;
-            self.prune.uncommitted = false;
-        }
-        // Readers wait for the log to have the records: they look for them there or in `pending`.
-        let mut inner = self.shared.inner.write();
-        let records = std::mem::take(&mut inner.pending);
+        let (records, compact) = (std::mem::take(&mut self.writer.records), self.compacted.take());
+        let pending = !records.is_empty();
         self.log.append(Batch { index, term, records, tables, compact });
+        if pending {
+            // From here on readers find them in the log.
+            self.shared.inner.write().pending.clear();
+        }
     }
 
     /// Puts a restored snapshot in place of everything. Readers go on with the new state; those in the midst of a long
@@ -411,9 +417,9 @@ impl Store {
         inner.compact = report.compact_revision;
         inner.index = replay.index;
         inner.epoch += 1;
-        self.leases = replay.leases;
+        self.writer = Writer { leases: replay.leases, records: Vec::new() };
         self.compacted = None;
-        self.prune = Prune { done: report.compact_revision, pass: None, wait: 0, uncommitted: false };
+        self.prune = Prune { done: report.compact_revision, pass: None };
         self.shared.hashes.lock().clear();
         Ok(report)
     }

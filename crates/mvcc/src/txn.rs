@@ -1,6 +1,5 @@
 //! One changing request.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
@@ -11,7 +10,7 @@ use parking_lot::RwLockWriteGuard;
 use crate::kv::{KeyValueRef, leading_key};
 use crate::range::{Collector, Meta, RangeError, RangeOptions, RangeResult, bounds, resolve};
 use crate::state::{Found, Slot};
-use crate::store::Inner;
+use crate::store::{Inner, Pending, Writer};
 
 /// One change of one key, as the watch hub and the lessor need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,16 +41,16 @@ pub struct Change {
 /// Its own reads see its changes. It holds the store's lock.
 pub struct Txn<'s> {
     inner: RwLockWriteGuard<'s, Inner>,
-    leases: &'s mut BTreeMap<Bytes, LeaseId>,
+    writer: &'s mut Writer,
     main: i64,
     changes: Vec<Change>,
     subs: i64,
 }
 
 impl<'s> Txn<'s> {
-    pub(crate) fn new(inner: RwLockWriteGuard<'s, Inner>, leases: &'s mut BTreeMap<Bytes, LeaseId>) -> Self {
+    pub(crate) fn new(inner: RwLockWriteGuard<'s, Inner>, writer: &'s mut Writer) -> Self {
         let main = inner.current.checked_add(1).expect("there are fewer than 2^63 revisions");
-        Self { inner, leases, main, changes: Vec::new(), subs: 0 }
+        Self { inner, writer, main, changes: Vec::new(), subs: 0 }
     }
 
     /// The revision reads see: the current one, plus 1 once something was changed.
@@ -115,7 +114,7 @@ impl<'s> Txn<'s> {
 
     /// The lease a living key is attached to, 0 for none.
     pub fn lease_of(&self, key: &[u8]) -> LeaseId {
-        self.leases.get(key).copied().unwrap_or(0)
+        self.writer.leases.get(key).copied().unwrap_or(0)
     }
 
     /// The encoded `KeyValue` of a revision: one that a read or a change has just named.
@@ -165,9 +164,9 @@ impl<'s> Txn<'s> {
         }
         .encode();
         let prev_lease = if lease != 0 {
-            match self.leases.get_mut(&key[..]) {
+            match self.writer.leases.get_mut(&key[..]) {
                 Some(place) => std::mem::replace(place, lease),
-                None => self.leases.insert(Bytes::copy_from_slice(key), lease).unwrap_or(0),
+                None => self.writer.leases.insert(Bytes::copy_from_slice(key), lease).unwrap_or(0),
             }
         } else {
             self.detach(key)
@@ -206,7 +205,7 @@ impl<'s> Txn<'s> {
     }
 
     fn detach(&mut self, key: &[u8]) -> LeaseId {
-        if self.leases.is_empty() { 0 } else { self.leases.remove(key).unwrap_or(0) }
+        if self.writer.leases.is_empty() { 0 } else { self.writer.leases.remove(key).unwrap_or(0) }
     }
 
     /// Notes the change for the log and for the caller; returns the key, in the payload's buffer.
@@ -224,8 +223,9 @@ impl<'s> Txn<'s> {
         let key = leading_key(&payload, key.len());
         let (rev, tombstone) = (slot.rev(), slot.tombstone());
         let (create, version) = found.map_or((0, 0), |found| (found.create, found.version));
+        self.inner.pending.push(Pending { rev, tombstone, payload: payload.clone() });
         let record = NewRecord { rev, tombstone, create, version, lease, key: key.clone(), payload: payload.clone() };
-        self.inner.pending.push(record);
+        self.writer.records.push(record);
         let prev_rev = before.map(|found| found.modified).unwrap_or_default();
         self.changes.push(Change {
             rev,
