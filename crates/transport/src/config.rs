@@ -1,0 +1,48 @@
+//! What the transport is told at its start.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dolmen_env::Mono;
+use dolmen_types::{ClusterId, MemberId};
+
+use crate::tls::{ClientTls, ServerTls};
+
+/// Who this member is and how it reaches others.
+#[derive(Clone)]
+pub struct Config {
+    pub member_id: MemberId,
+    pub cluster_id: ClusterId,
+    /// Our own advertised peer URLs, told to members that do not know us yet.
+    pub peer_urls: Vec<String>,
+    /// Our etcd version, `major.minor.patch`.
+    pub server_version: String,
+    /// The oldest version we speak with: `3.0.0`.
+    pub min_cluster_version: String,
+    /// `member/snap`: where databases of received snapshots go. Must exist.
+    pub snap_dir: PathBuf,
+    /// For one connect. etcd: one second and an election timeout.
+    pub dial_timeout: Duration,
+    /// For peers with `https` URLs.
+    pub tls: Option<ClientTls>,
+    /// Dial from this address (`--experimental-set-member-localaddr`).
+    pub local_addr: Option<IpAddr>,
+    /// The process' monotonic clock.
+    pub clock: Arc<dyn Fn() -> Mono + Send + Sync>,
+}
+
+/// A bound socket.
+#[derive(Debug)]
+pub enum ListenSocket {
+    Tcp(std::net::TcpListener),
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// One of our listen-peer-urls.
+pub struct PeerListener {
+    pub socket: ListenSocket,
+    /// For `https` and `unixs`.
+    pub tls: Option<ServerTls>,
+}
