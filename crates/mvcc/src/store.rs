@@ -358,9 +358,14 @@ impl Store {
     /// Takes superseded revisions out of the index, looking at about `budget_keys` keys, and reports them dead to the log.
     /// Returns whether there is more to do right now.
     ///
-    /// Cheap when there is nothing to do, so it may be called on every turn of a loop. While a reader pins an older
-    /// revision it waits there, and says there is nothing to do. The log drops nothing before the compaction is durable.
+    /// Cheap when there is nothing to do, so it may be called on every turn of a loop. It waits, and says there is nothing
+    /// to do, until the compaction is committed, and while a reader pins an older revision.
     pub fn compact_step(&mut self, budget_keys: usize) -> bool {
+        // The log drops nothing before the batch that moved the compact revision is durable, but it cannot tell what is dead
+        // by a compaction it has not been told of: after a crash those records would be missed.
+        if self.compacted.is_some() {
+            return false;
+        }
         let mut dead = Vec::new();
         let mut left = budget_keys.max(1);
         while left > 0 {
