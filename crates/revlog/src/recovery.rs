@@ -1,12 +1,12 @@
 //! Opening: which files count, and how far the active one can be trusted.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use dolmen_env::{Disk, OpenMode};
+use dolmen_env::{Disk, DiskFile, OpenMode};
 use dolmen_types::{Index, Revision, Term};
 use parking_lot::Mutex;
 
@@ -16,7 +16,7 @@ use crate::install::{FIRST_SEQ, checkpoint};
 use crate::jobs::{Tail, begin_file};
 use crate::manifest::{self, Manifest};
 use crate::segment::{Content, FILE_HEADER, MAX_FILE, Segment, check_header, file_id};
-use crate::store::{Current, LOCK, MANIFEST, SPARE, Store, Trash, unlink};
+use crate::store::{Current, LOCK, MANIFEST, SPARE, Store, Trash, is_full, unlink};
 use crate::tables::Tables;
 use crate::{Error, Options};
 
@@ -70,8 +70,6 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<
             (manifest, Some(tip))
         }
     };
-    // The rename that made this MANIFEST may not be durable yet; files it no longer names go only after it is.
-    store.sync_dir()?;
     let mut sealed = Vec::with_capacity(manifest.segments.len());
     for entry in &manifest.segments {
         let segment = store.open_segment(entry.id, entry.len, entry.footer_crc)?;
@@ -86,10 +84,13 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<
         Some(tip) => tip,
         None => {
             let tip = read_active(&store, &manifest, sealed.last().map(|segment| segment.last()))?;
-            drop_orphans(&store, &manifest, &names)?;
             manifest.epoch += 1;
-            manifest.next_id = next_id;
+            manifest.active = tip.active.id;
+            manifest.next_id = store.next_id.load(Ordering::Relaxed);
+            // The rename that made the MANIFEST just read may not be durable, and may never be if its sync failed.
+            // This one is, and only then files go that an older MANIFEST may name.
             store.write_manifest(&manifest)?;
+            drop_orphans(&store, &manifest, &names)?;
             tip
         }
     };
@@ -133,7 +134,7 @@ fn no_manifest(disk: &dyn Disk, dir: &Path, names: &[String]) -> Result<(), Erro
 fn create(store: &Store) -> Result<(Manifest, Tip), Error> {
     // A file left by a first start that was cut short has this name and is emptied.
     let id = 1;
-    store.next_id.store(2, std::sync::atomic::Ordering::Relaxed);
+    store.next_id.store(2, Ordering::Relaxed);
     let stamp =
         Stamp { kind: Kind::Checkpoint, seq: FIRST_SEQ, epoch: 1, index: 0, term: 0, compact: -1, durable_seq: 0 };
     let frame = checkpoint(&stamp, &Tables::default());
@@ -174,11 +175,12 @@ fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -
     if check_header(&path, &bytes, manifest.active)? != Content::Frames {
         return Err(Error::corrupt(&path, 12, "the active file holds no frames"));
     }
-    let active = Active::new(manifest.active, path.clone());
+    let mut frames = Vec::new();
     let mut tables = Tables::default();
     let mut record_bytes = 0;
     let mut before: Option<Stamp> = None;
     let mut at = FILE_HEADER;
+    let mut starts = Vec::new();
     loop {
         let header = Header::parse(&bytes, at);
         let follows = header.filter(|header| follows(&header.stamp, before.as_ref(), manifest.epoch));
@@ -205,20 +207,28 @@ fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -
             record_bytes += slot.weight();
         }
         let end = at + HEADER + header.body_len;
-        active.push(at as u32, bytes.slice(at..end), &slots);
+        frames.push((at as u32, bytes.slice(at..end), slots));
         before = Some(header.stamp);
+        starts.push(at);
         at = end;
     }
     let stamp = before.expect("the loop ends only after a first frame");
-    if at < bytes.len() {
-        // Bytes behind the last frame must not come back after later writes: not as a torn end, not by chance.
-        file.set_len(at as u64).map_err(Error::io(&path, "cut"))?;
+    // The first frame was durable before the MANIFEST named the file.
+    let unclaimed = usize::try_from(stamp.seq.saturating_sub(stamp.durable_seq)).unwrap_or(usize::MAX);
+    let certain = starts.len().saturating_sub(unclaimed).max(1);
+    let uncertain = starts.get(certain).copied().unwrap_or(at);
+    let fresh = if uncertain < at { copy_active(store, &bytes[..at])? } else { None };
+    let (id, tail) = match fresh {
+        Some(fresh) => fresh,
+        None => (manifest.active, settle_in_place(path, file.into(), &bytes, uncertain, at)?),
+    };
+    let active = Active::new(id, tail.path.clone());
+    for (offset, frame, slots) in frames {
+        active.push(offset, frame, &slots);
     }
-    // What was read may be only in the page cache of a process that was killed.
-    file.sync_data().map_err(Error::io(&path, "sync"))?;
     Ok(Tip {
         active: Arc::new(active),
-        tail: Tail { path, file: file.into(), written: at as u64, reserved: at as u64 },
+        tail,
         tables,
         seq: stamp.seq,
         index: stamp.index,
@@ -227,6 +237,47 @@ fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -
         last,
         record_bytes,
     })
+}
+
+/// Writes what was read to a new file.
+///
+/// Frames that no later frame calls durable may be in the page cache alone: the process that wrote them was killed, or
+/// its sync failed, and after a failed sync the system forgets what it owes. They must be written once more before
+/// anybody relies on them, and not over themselves, because some of them may be durable after all and a torn
+/// write would cost them. `None` when the disk has no room for a second file.
+fn copy_active(store: &Store, bytes: &[u8]) -> Result<Option<(u64, Tail)>, Error> {
+    let id = store.new_id();
+    let frames = Bytes::copy_from_slice(bytes.get(FILE_HEADER..).unwrap_or_default());
+    match begin_file(store, id, &frames) {
+        Ok(tail) => {
+            store.sync_dir()?;
+            Ok(Some((id, tail)))
+        }
+        Err(error) if is_full(&error) => {
+            unlink(&*store.disk, &[store.path(id)])?;
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Keeps the active file, cut behind its last frame: bytes there must not come back after later writes. Where a copy
+/// would be better but finds no room, the uncertain frames are written over themselves.
+fn settle_in_place(
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    bytes: &[u8],
+    uncertain: usize,
+    end: usize,
+) -> Result<Tail, Error> {
+    if uncertain < end {
+        file.write_all_at(&bytes[uncertain..end], uncertain as u64).map_err(Error::io(&path, "write"))?;
+    }
+    if end < bytes.len() {
+        file.set_len(end as u64).map_err(Error::io(&path, "cut"))?;
+    }
+    file.sync_data().map_err(Error::io(&path, "sync"))?;
+    Ok(Tail { path, file, written: end as u64, reserved: end as u64 })
 }
 
 fn follows(stamp: &Stamp, before: Option<&Stamp>, epoch: u64) -> bool {
