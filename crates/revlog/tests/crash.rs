@@ -33,14 +33,6 @@ fn crash(seed: u64, k: u64, shape: PowerLoss, options: &Options) {
     if result.is_ok() {
         return;
     }
-        eprintln!(
-            "{e} durable {} log {:?} installing {:?} points {:?}",
-            world.durable,
-            world.log.as_ref().map(|l| l.durable_index()),
-            world.installing.as_ref().map(|p| p.0.index),
-            world.points.iter().map(|p| p.index).collect::<Vec<_>>()
-        );
-    }
     world.close();
     disk.power_loss(shape);
     // A second crash while the first is being recovered from.
@@ -130,4 +122,3 @@ fn a_failed_call_costs_nothing_durable() {
         }
     }
 }
-
