@@ -7,11 +7,13 @@
 //! * [`Mono`]: a monotonic instant in nanoseconds, handed into the core by whoever drives it. The core never asks.
 //! * [`Rng`]: a small seeded generator; the driver seeds it from the operating system, the simulator from its seed.
 
+mod clock;
 mod disk;
 mod real;
 mod rng;
 mod sim_disk;
 
+pub use clock::RealClock;
 pub use disk::{Disk, DiskFile, DiskLock, OpenMode};
 pub use real::RealDisk;
 pub use rng::Rng;

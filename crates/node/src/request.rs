@@ -29,32 +29,56 @@ pub trait Sink: Send {
 pub enum Request {
     /// Replicate and apply a command: `data` is an encoded `InternalRaftRequest` whose header carries `id`
     /// (from [`crate::Handle::next_id`]; never used twice). Answered by [`Reply::Applied`].
-    Propose { id: u64, data: Bytes, kind: ProposeKind },
+    Propose {
+        id: u64,
+        data: Bytes,
+        kind: ProposeKind,
+    },
     /// Confirm leadership, and wait until everything committed before is applied here. Answered by
     /// [`Reply::ReadReady`].
     ReadIndex,
     /// Extend a lease. Only the leader can; elsewhere the answer is [`RequestError::NotLeader`] and the caller forwards
     /// to the leader's peer URL. Answered by [`Reply::LeaseRenewed`].
-    LeaseRenew { id: LeaseId },
+    LeaseRenew {
+        id: LeaseId,
+    },
     /// As `LeaseRenew`: only the leader knows deadlines. Answered by [`Reply::LeaseTimeToLive`].
-    LeaseTimeToLive { id: LeaseId, keys: bool },
+    LeaseTimeToLive {
+        id: LeaseId,
+        keys: bool,
+    },
     /// The local list, ordered by expiry. Answered by [`Reply::Leases`].
     Leases,
     /// Answered by [`Reply::Alarms`].
     Alarms,
     /// Answered by [`Reply::Done`] when the target leads.
-    MoveLeader { target: MemberId },
+    MoveLeader {
+        target: MemberId,
+    },
     /// Ask for a pass of space reclaim and return; never blocks reads or writes. Answered by [`Reply::Done`].
     Defragment,
     /// A pinned view of everything, to be streamed as a bbolt file. Answered by [`Reply::Snapshot`].
     Snapshot,
     /// Open, use and close one watch stream. Responses come through the outbox; only a wake-up
     /// ([`Reply::WatchReady`]) comes here, to the completion that the outbox was made with.
-    WatchOpen { stream: StreamId, outbox: Arc<Outbox> },
-    WatchCreate { stream: StreamId, create: CreateRequest },
-    WatchCancel { stream: StreamId, watch_id: i64 },
-    WatchProgress { stream: StreamId },
-    WatchClose { stream: StreamId },
+    WatchOpen {
+        stream: StreamId,
+        outbox: Arc<Outbox>,
+    },
+    WatchCreate {
+        stream: StreamId,
+        create: CreateRequest,
+    },
+    WatchCancel {
+        stream: StreamId,
+        watch_id: i64,
+    },
+    WatchProgress {
+        stream: StreamId,
+    },
+    WatchClose {
+        stream: StreamId,
+    },
 }
 
 /// What back-pressure and quota rules need to know of a proposal without decoding it.

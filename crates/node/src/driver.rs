@@ -1,0 +1,261 @@
+//! The node on real threads: one for the loop, one for the WAL, one for the store. The simulator has its own driver.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dolmen_env::{Disk, DiskLock, Mono, RealClock};
+use dolmen_machine::InstallJob;
+use dolmen_mvcc::CompactionHash;
+use dolmen_revlog::Job;
+use dolmen_wal::Wal;
+
+use crate::node::{Effects, Input, Node, StopReason, WalJob};
+use crate::peers::PeerSender;
+use crate::request::Sink;
+use crate::shared::{Handle, Shared};
+use crate::start::Started;
+
+/// Work of the store's thread.
+enum StoreWork {
+    Job(Job),
+    Install(InstallJob),
+}
+
+/// A compaction's hash in the making, and the id its caller may wait under.
+type HashWork = (u64, CompactionHash);
+
+/// A running node.
+pub struct Running {
+    handle: Handle,
+    thread: JoinHandle<Result<StopReason, DiskFailure>>,
+    _lock: DiskLock,
+}
+
+/// A write or sync failed. The file is not touched again: the process ends and says so.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {error}")]
+pub struct DiskFailure {
+    pub what: &'static str,
+    pub error: String,
+}
+
+impl Running {
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Waits until the node has stopped.
+    ///
+    /// # Errors
+    /// A disk failed: leave with an exit code of its own, and touch no file again.
+    pub fn wait(self) -> Result<StopReason, DiskFailure> {
+        self.thread.join().unwrap_or_else(|_| {
+            Err(DiskFailure { what: "the node's thread", error: "it panicked; see the log above".into() })
+        })
+    }
+}
+
+/// Starts the threads of a node.
+///
+/// `sinks`: one for each runtime, in the order of [`crate::Completion::runtime`].
+///
+/// # Errors
+/// The operating system gives no thread.
+pub fn spawn(
+    started: Started,
+    disk: Arc<dyn Disk>,
+    peers: Arc<dyn PeerSender>,
+    sinks: Vec<Box<dyn Sink>>,
+) -> std::io::Result<Running> {
+    let Started { node, wal, lock } = started;
+    let shared = node.shared().clone();
+    shared.set_peers(peers.clone());
+    let handle = Handle { shared: shared.clone(), clock: RealClock::mono };
+    let (wal_jobs, wal_queue) = channel();
+    let (store_jobs, store_queue) = channel();
+    let (failed, failures) = channel();
+
+    let spawn_named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+    let (to_node, broken) = (shared.clone(), failed.clone());
+    let wal_thread = spawn_named("wal").spawn(move || {
+        if let Err(error) = write_ahead(wal, &wal_queue, &to_node) {
+            fail(&broken, &to_node, "writing the write-ahead log", &error);
+        }
+    })?;
+    let to_node = shared.clone();
+    let store_thread = spawn_named("store").spawn(move || {
+        if let Err(error) = keep_store(&store_queue, &to_node) {
+            fail(&failed, &to_node, "writing the store", &error);
+        }
+    })?;
+    let (hash_jobs, hash_queue) = channel();
+    let to_node = shared.clone();
+    // Reads the whole store, so it is kept apart from the thread that syncs it.
+    let hash_thread = spawn_named("hash").spawn(move || make_hashes(&hash_queue, &to_node))?;
+    let driver = Driver { node, shared, peers, sinks, wal_jobs, store_jobs, hash_jobs, disk, failures };
+    let thread = spawn_named("node").spawn(move || {
+        let result = driver.run();
+        // Both end when the loop has dropped its ends of their queues.
+        for thread in [wal_thread, store_thread, hash_thread] {
+            if thread.join().is_err() {
+                return Err(DiskFailure { what: "a disk thread", error: "it panicked; see the log above".into() });
+            }
+        }
+        result
+    })?;
+    Ok(Running { handle, thread, _lock: lock })
+}
+
+fn fail(failed: &Sender<DiskFailure>, shared: &Shared, what: &'static str, error: &dyn std::error::Error) {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    // The loop may have ended already; then nobody needs to know.
+    let _ended = failed.send(DiskFailure { what, error: text });
+    shared.inbox.push(Input::Stop { transfer: false });
+}
+
+struct Driver {
+    node: Node,
+    shared: Arc<Shared>,
+    peers: Arc<dyn PeerSender>,
+    sinks: Vec<Box<dyn Sink>>,
+    wal_jobs: Sender<WalJob>,
+    store_jobs: Sender<StoreWork>,
+    hash_jobs: Sender<HashWork>,
+    disk: Arc<dyn Disk>,
+    failures: Receiver<DiskFailure>,
+}
+
+impl Driver {
+    fn run(mut self) -> Result<StopReason, DiskFailure> {
+        let tick = self.node.config.tick_nanos;
+        let mut next_tick = Mono(RealClock::mono().0 + tick);
+        let mut inputs = VecDeque::new();
+        let mut patience = Duration::ZERO;
+        loop {
+            self.shared.inbox.take(&mut inputs, patience);
+            let now = RealClock::mono();
+            if now >= next_tick {
+                self.node.step(now, Input::Tick);
+                // Ticks missed while the process was stopped are not made up for: time has passed for everybody.
+                next_tick = Mono(now.0 + tick);
+            }
+            for input in inputs.drain(..) {
+                self.node.step(now, input);
+            }
+            if let Ok(failure) = self.failures.try_recv() {
+                return Err(failure);
+            }
+            let effects = self.node.advance(RealClock::mono());
+            let busy = effects.busy;
+            if let Some(reason) = self.carry_out(effects) {
+                return Ok(reason);
+            }
+            patience = if busy { Duration::ZERO } else { Duration::from_nanos(next_tick.since(RealClock::mono())) };
+        }
+    }
+
+    fn carry_out(&mut self, effects: Effects) -> Option<StopReason> {
+        // First what others wait for: messages leave while our own disk still writes the same entries.
+        if !effects.messages.is_empty() {
+            self.peers.send(effects.messages);
+        }
+        for job in effects.wal {
+            // A closed queue means that the thread has failed and says so in `failures`.
+            let _failed = self.wal_jobs.send(job);
+        }
+        for (runtime, batch) in effects.replies {
+            if let Some(sink) = self.sinks.get_mut(usize::from(runtime)) {
+                sink.complete(batch);
+            }
+        }
+        for (message, source) in effects.snapshots {
+            self.peers.send_snapshot(message, source);
+        }
+        for job in effects.store {
+            let _failed = self.store_jobs.send(StoreWork::Job(job));
+        }
+        if let Some(job) = effects.install {
+            let _failed = self.store_jobs.send(StoreWork::Install(job));
+        }
+        for job in effects.hashes {
+            let _ended = self.hash_jobs.send(job);
+        }
+        if let Some(path) = effects.remove {
+            // Left behind, it is removed at the next start.
+            let _left = self.disk.remove_file(&path);
+        }
+        if let Some((peers, removed)) = effects.peers {
+            self.peers.set_peers(peers, removed);
+        }
+        effects.stopped
+    }
+}
+
+fn make_hashes(queue: &Receiver<HashWork>, shared: &Shared) {
+    while let Ok((id, job)) = queue.recv() {
+        // A snapshot put in the store's place takes the compaction with it; a damaged store is found by whoever reads.
+        let _hash = job.run();
+        shared.inbox.push(Input::Hashed(id));
+    }
+}
+
+/// Appends all jobs that wait, syncs once, hands them back in order.
+fn write_ahead(mut wal: Wal, queue: &Receiver<WalJob>, shared: &Shared) -> Result<(), dolmen_wal::WalError> {
+    while let Ok(first) = queue.recv() {
+        let mut jobs = vec![first];
+        jobs.extend(queue.try_iter());
+        let begin = RealClock::mono();
+        append_all(&mut wal, &jobs)?;
+        let written = RealClock::mono();
+        shared.metrics.wal_write.observe(written.since(begin));
+        if jobs.iter().any(|job| job.must_sync) {
+            wal.sync()?;
+            shared.metrics.wal_fsync.observe(RealClock::mono().since(written));
+        }
+        let release = jobs.iter().filter_map(|job| job.release).max();
+        for job in jobs {
+            shared.inbox.push(Input::WalDone(job));
+        }
+        if let Some(index) = release {
+            wal.release(index)?;
+        }
+    }
+    wal.close()
+}
+
+/// Appends jobs in order: of several hard states only the last matters, and entries go in as few calls as there are
+/// jobs.
+pub fn append_all(wal: &mut Wal, jobs: &[WalJob]) -> Result<(), dolmen_wal::WalError> {
+    for job in jobs {
+        if job.hard_state.is_some() || !job.entries.is_empty() {
+            wal.append(job.hard_state.as_ref(), &job.entries)?;
+        }
+        if let Some(snapshot) = &job.snapshot {
+            wal.append_snapshot(snapshot)?;
+        }
+    }
+    Ok(())
+}
+
+fn keep_store(queue: &Receiver<StoreWork>, shared: &Shared) -> Result<(), dolmen_revlog::Error> {
+    while let Ok(work) = queue.recv() {
+        match work {
+            StoreWork::Job(job) => {
+                let begin = RealClock::mono();
+                let done = job.run()?;
+                shared.metrics.store_sync.observe(RealClock::mono().since(begin));
+                shared.inbox.push(Input::StoreDone(done));
+            }
+            StoreWork::Install(job) => shared.inbox.push(Input::Installed(job.run())),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! What other threads see of the node without asking it: atomics and swapped-in values, never a lock held for long.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dolmen_env::Mono;
+use dolmen_machine::Membership;
+use dolmen_proto::etcdserverpb::AlarmMember;
+use dolmen_proto::raftpb::Message;
+use dolmen_types::{ClusterId, Index, MemberId, Term};
+use parking_lot::RwLock;
+
+use crate::inbox::Inbox;
+use crate::metrics::Metrics;
+use crate::node::Input;
+use crate::peers::{PeerSender, RaftSink};
+use crate::request::{Completion, Request, Submission};
+
+/// A consistent-enough copy of where the node stands; each field is the newest published.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    pub member_id: MemberId,
+    pub cluster_id: ClusterId,
+    /// 0 when nobody is known to lead.
+    pub leader: MemberId,
+    pub term: Term,
+    pub committed: Index,
+    pub applied: Index,
+    pub is_learner: bool,
+}
+
+impl Status {
+    pub fn is_leader(&self) -> bool {
+        self.leader == self.member_id
+    }
+}
+
+/// The published side of a node.
+pub struct Shared {
+    member_id: MemberId,
+    cluster_id: ClusterId,
+    leader: AtomicU64,
+    term: AtomicU64,
+    committed: AtomicU64,
+    applied: AtomicU64,
+    learner: AtomicBool,
+    published: AtomicBool,
+    next_id: AtomicU64,
+    membership: RwLock<Arc<Membership>>,
+    alarms: RwLock<Arc<Vec<AlarmMember>>>,
+    reader: RwLock<dolmen_mvcc::Reader>,
+    peers: RwLock<Option<Arc<dyn PeerSender>>>,
+    pub metrics: Metrics,
+    pub(crate) inbox: Inbox<Input>,
+}
+
+impl Shared {
+    /// `incarnation`: milliseconds of the wall clock at start; ids of different starts must differ.
+    pub(crate) fn new(
+        member_id: MemberId,
+        cluster_id: ClusterId,
+        incarnation: u64,
+        reader: dolmen_mvcc::Reader,
+    ) -> Arc<Self> {
+        // etcd's form: 2 bytes of the member, 5 bytes of milliseconds, 1 byte to count in; it overflows upwards.
+        let first_id = (member_id << 48) | ((incarnation & 0xff_ffff_ffff) << 8);
+        Arc::new(Self {
+            member_id,
+            cluster_id,
+            leader: AtomicU64::new(0),
+            term: AtomicU64::new(0),
+            committed: AtomicU64::new(0),
+            applied: AtomicU64::new(0),
+            learner: AtomicBool::new(false),
+            published: AtomicBool::new(false),
+            next_id: AtomicU64::new(first_id),
+            membership: RwLock::default(),
+            alarms: RwLock::default(),
+            reader: RwLock::new(reader),
+            peers: RwLock::new(None),
+            metrics: Metrics::default(),
+            inbox: Inbox::default(),
+        })
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn set_status(
+        &self,
+        leader: MemberId,
+        term: Term,
+        committed: Index,
+        applied: Index,
+        learner: bool,
+        pending: usize,
+    ) {
+        self.term.store(term, Ordering::Relaxed);
+        self.committed.store(committed, Ordering::Relaxed);
+        self.applied.store(applied, Ordering::Relaxed);
+        self.learner.store(learner, Ordering::Relaxed);
+        self.leader.store(leader, Ordering::Release);
+        self.metrics.proposals_pending.set(pending as u64);
+    }
+
+    pub(crate) fn set_membership(&self, membership: Membership) {
+        *self.membership.write() = Arc::new(membership);
+    }
+
+    pub(crate) fn set_alarms(&self, alarms: Vec<AlarmMember>) {
+        *self.alarms.write() = Arc::new(alarms);
+    }
+
+    pub(crate) fn set_reader(&self, reader: dolmen_mvcc::Reader) {
+        *self.reader.write() = reader;
+    }
+
+    pub(crate) fn set_published(&self) {
+        self.published.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn set_peers(&self, peers: Arc<dyn PeerSender>) {
+        *self.peers.write() = Some(peers);
+    }
+
+    /// Whether a peer has been connected without a break since `since`.
+    pub(crate) fn is_connected(&self, id: MemberId, since: Mono) -> bool {
+        let peers = self.peers.read();
+        peers.as_ref().and_then(|peers| peers.active_since(id)).is_some_and(|connected| connected <= since)
+    }
+}
+
+/// The way to a node for every other thread. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) clock: fn() -> Mono,
+}
+
+impl Handle {
+    /// An id for one request of this member, never given twice, over restarts too.
+    pub fn next_id(&self) -> u64 {
+        self.shared.next_id()
+    }
+
+    /// Hands a request in. The answer comes to `completion`, once.
+    pub fn submit(&self, request: Request, completion: Completion) {
+        let since = (self.clock)();
+        self.shared.inbox.push(Input::Submit(Submission { request, completion, since }));
+    }
+
+    /// The key space as it is now. Ask each time: a snapshot from the leader replaces it.
+    pub fn reader(&self) -> dolmen_mvcc::Reader {
+        self.shared.reader.read().clone()
+    }
+
+    pub fn status(&self) -> Status {
+        let shared = &self.shared;
+        Status {
+            member_id: shared.member_id,
+            cluster_id: shared.cluster_id,
+            leader: shared.leader.load(Ordering::Acquire),
+            term: shared.term.load(Ordering::Relaxed),
+            committed: shared.committed.load(Ordering::Relaxed),
+            applied: shared.applied.load(Ordering::Relaxed),
+            is_learner: shared.learner.load(Ordering::Relaxed),
+        }
+    }
+
+    pub fn members(&self) -> Arc<Membership> {
+        self.shared.membership.read().clone()
+    }
+
+    pub fn alarms(&self) -> Arc<Vec<AlarmMember>> {
+        self.shared.alarms.read().clone()
+    }
+
+    /// Whether this member's name and client URLs stand in the log: it has joined and serves.
+    pub fn is_published(&self) -> bool {
+        self.shared.published.load(Ordering::Acquire)
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    /// Since when each member that is connected has been so.
+    pub fn connected(&self) -> BTreeMap<MemberId, Mono> {
+        let peers = self.shared.peers.read();
+        let ids = self.members().members.keys().copied().collect::<Vec<_>>();
+        ids.into_iter()
+            .filter_map(|id| peers.as_ref().and_then(|p| p.active_since(id)).map(|since| (id, since)))
+            .collect()
+    }
+
+    /// Asks the node to stop; [`crate::Running::wait`] tells when it has.
+    pub fn stop(&self, transfer: bool) {
+        self.shared.inbox.push(Input::Stop { transfer });
+    }
+}
+
+impl RaftSink for Handle {
+    fn receive(&self, message: Message) {
+        self.shared.inbox.push(Input::Peer(message));
+    }
+
+    fn receive_snapshot(&self, message: Message, db: PathBuf) {
+        self.shared.inbox.push(Input::PeerSnapshot(message, db));
+    }
+
+    fn unreachable(&self, id: MemberId) {
+        self.shared.inbox.push(Input::Unreachable(id));
+    }
+
+    fn snapshot_status(&self, id: MemberId, arrived: bool) {
+        self.shared.inbox.push(Input::SnapshotStatus(id, arrived));
+    }
+
+    fn removed_from_cluster(&self) {
+        self.shared.inbox.push(Input::RemovedFromCluster);
+    }
+}

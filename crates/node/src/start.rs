@@ -1,0 +1,264 @@
+//! From what lies on disk to a running [`Node`]: a new member, one that joins, or one that comes back.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dolmen_env::{Disk, DiskLock, Mono};
+use dolmen_machine::{ConfChangeContext, Machine, Member, OpenError};
+use dolmen_proto::raftpb::{ConfChange, ConfState, Entry, EntryType, HardState, Snapshot, SnapshotMetadata};
+use dolmen_proto::walpb;
+use dolmen_raft::{MemoryStorage, RawNode};
+use dolmen_types::{ClusterId, MemberId};
+use dolmen_wal::{Metadata, Wal, WalError, WalOptions};
+use prost::Message;
+
+use crate::node::{Config, Node, Parts};
+use crate::shared::Shared;
+
+/// Where a member keeps its files. Nothing else may use the folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// `<data-dir>/member`.
+    pub member: PathBuf,
+    /// `<data-dir>/member/wal`, or wherever `--wal-dir` says.
+    pub wal: PathBuf,
+}
+
+impl Layout {
+    pub fn new(data_dir: &Path, wal_dir: Option<&Path>) -> Self {
+        let member = data_dir.join("member");
+        let wal = wal_dir.map_or_else(|| member.join("wal"), Path::to_owned);
+        Self { member, wal }
+    }
+
+    /// The segmented revision log.
+    pub fn store(&self) -> PathBuf {
+        self.member.join("store")
+    }
+
+    /// Snapshots being received.
+    pub fn snap(&self) -> PathBuf {
+        self.member.join("snap")
+    }
+}
+
+/// How a member without a log begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bootstrap {
+    /// A new cluster of these members, the same list on each of them.
+    New { members: Vec<Member> },
+    /// A running cluster that has added this member; its log and configuration come from there.
+    Join,
+}
+
+/// What a start needs besides the disk.
+#[derive(Clone, Debug)]
+pub struct StartOptions {
+    pub layout: Layout,
+    pub bootstrap: Bootstrap,
+    pub machine: dolmen_machine::Config,
+    pub wal: WalOptions,
+}
+
+/// Why a member does not start. Nothing on disk has been changed but by a first start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the data directory {dir} is in use by another process: stop it, or choose another --data-dir")]
+    Locked { dir: PathBuf },
+    #[error("the data directory {dir} cannot be used")]
+    Directory {
+        dir: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(
+        "{dir} holds an etcd database: it has to be imported before this server can start from it; \
+         start it with etcd, or choose another --data-dir"
+    )]
+    ForeignDirectory { dir: PathBuf },
+    #[error("opening the write-ahead log")]
+    Wal(#[from] WalError),
+    #[error("opening the store")]
+    Machine(#[from] OpenError),
+    #[error("the store is at index {applied}, but no log begins at or below it: files of {dir} are missing")]
+    MissingLog { applied: u64, dir: PathBuf },
+    #[error("raft refuses the configuration: {0}")]
+    Raft(String),
+}
+
+/// What a data directory says of itself before anything is started from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub member_id: MemberId,
+    pub cluster_id: ClusterId,
+}
+
+/// A started node and the log it writes to.
+pub struct Started {
+    pub node: Node,
+    pub wal: Wal,
+    /// Held as long as the member runs.
+    pub lock: DiskLock,
+}
+
+/// Whether the folder already holds a member.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn is_initialized(disk: &dyn Disk, layout: &Layout) -> Result<bool, StartError> {
+    let found = Wal::exists(disk, &layout.wal);
+    found.map_err(|source| StartError::Directory { dir: layout.wal.clone(), source })
+}
+
+/// Reads who an initialized folder belongs to.
+///
+/// # Errors
+/// When there is no log, or it cannot be read.
+pub fn identity(disk: &dyn Disk, layout: &Layout) -> Result<Identity, StartError> {
+    let from = Wal::snapshots(disk, &layout.wal)?.first().map_or((0, 0), |mark| (mark.index, mark.term));
+    let metadata = Wal::read(disk, &layout.wal, from)?.metadata;
+    Ok(Identity { member_id: metadata.node_id, cluster_id: metadata.cluster_id })
+}
+
+/// Opens or makes a member's files and builds its node.
+///
+/// # Errors
+/// See [`StartError`]; each names what to do.
+pub fn start(disk: Arc<dyn Disk>, options: &StartOptions, config: Config, now: Mono) -> Result<Started, StartError> {
+    let layout = &options.layout;
+    let directory = |source| StartError::Directory { dir: layout.member.clone(), source };
+    disk.create_dir_all(&layout.member).map_err(directory)?;
+    let lock = disk.lock(&layout.member.join("LOCK")).map_err(|source| match source.kind() {
+        std::io::ErrorKind::WouldBlock => StartError::Locked { dir: layout.member.clone() },
+        _ => directory(source),
+    })?;
+    disk.create_dir_all(&layout.snap()).map_err(directory)?;
+    refuse_foreign(&*disk, layout)?;
+    remove_leftovers(&*disk, layout).map_err(directory)?;
+
+    let metadata = Metadata { node_id: config.member_id, cluster_id: config.cluster_id };
+    if !is_initialized(&*disk, layout)? {
+        drop(Wal::create(disk.clone(), &layout.wal, metadata, options.wal)?);
+    }
+    let machine = Machine::open(disk.clone(), &layout.store(), options.machine.clone())?;
+    let (wal, begin) = open_log(&disk, options, &machine)?;
+    let shared = Shared::new(config.member_id, config.cluster_id, config.incarnation, machine.store().reader());
+    let Begin { storage, hard_state, mark, marked } = begin;
+    let raft = RawNode::new(&raft_config(&config, machine.applied()), storage)
+        .map_err(|error| StartError::Raft(error.to_string()))?;
+    let node = Node::new(config, Parts { raft, machine, hard_state, marked, mark, shared, disk, now });
+    Ok(Started { node, wal, lock })
+}
+
+/// What raft continues from.
+struct Begin {
+    storage: MemoryStorage,
+    hard_state: HardState,
+    /// A snapshot record that the log lacks.
+    mark: Option<walpb::Snapshot>,
+    marked: u64,
+}
+
+fn open_log(disk: &Arc<dyn Disk>, options: &StartOptions, machine: &Machine) -> Result<(Wal, Begin), StartError> {
+    let layout = &options.layout;
+    let applied = machine.position();
+    // The newest mark that the store has reached; the log before the first mark begins at nothing.
+    let from = Wal::snapshots(&**disk, &layout.wal)?
+        .into_iter()
+        .rfind(|mark| mark.index <= applied.index)
+        .ok_or_else(|| StartError::MissingLog { applied: applied.index, dir: layout.wal.clone() })?;
+    let (mut wal, recovered) = Wal::open(disk.clone(), &layout.wal, (from.index, from.term), options.wal)?;
+    let mut hard_state = recovered.hard_state;
+    let mut entries = recovered.entries;
+
+    if applied.index == 0
+        && entries.is_empty()
+        && hard_state == HardState::default()
+        && let Bootstrap::New { members } = &options.bootstrap
+    {
+        // A first start, or one that was cut off before its first sync.
+        entries = bootstrap_entries(members);
+        hard_state = HardState { term: 1, vote: 0, commit: entries.len() as u64 };
+        wal.append(Some(&hard_state), &entries)?;
+        wal.sync()?;
+    }
+
+    let mut storage = MemoryStorage::new();
+    let last = entries.last().map_or(from.index, |entry| entry.index);
+    let overtaken = last < applied.index;
+    let base = if overtaken {
+        // The process stopped between installing a snapshot and noting it in the log.
+        entries.clear();
+        walpb::Snapshot { index: applied.index, term: applied.term, conf_state: Some(applied.conf_state.clone()) }
+    } else {
+        // Raft takes the configuration as of what is applied: earlier changes are not applied again.
+        let conf_state = if applied.index > 0 { Some(applied.conf_state.clone()) } else { from.conf_state.clone() };
+        walpb::Snapshot { conf_state, ..from.clone() }
+    };
+    if base.index > 0 || base.conf_state.as_ref().is_some_and(|state| *state != ConfState::default()) {
+        let metadata = SnapshotMetadata { conf_state: base.conf_state.clone(), index: base.index, term: base.term };
+        storage
+            .apply_snapshot(Snapshot { data: Bytes::new(), metadata: Some(metadata) })
+            .map_err(|error| StartError::Raft(error.to_string()))?;
+    }
+    storage.append(entries).map_err(|error| StartError::Raft(error.to_string()))?;
+    hard_state.commit = hard_state.commit.max(applied.index);
+    storage.set_hard_state(hard_state);
+    let marked = base.index;
+    Ok((wal, Begin { storage, hard_state, mark: overtaken.then_some(base), marked }))
+}
+
+/// The first entries of a new cluster, the same on each member: one configuration change a member, by ascending id.
+fn bootstrap_entries(members: &[Member]) -> Vec<Entry> {
+    let mut members: Vec<&Member> = members.iter().collect();
+    members.sort_by_key(|member| member.id);
+    let entry = |(at, member): (usize, &Member)| {
+        let context = ConfChangeContext { member: member.clone(), is_promote: false };
+        let change = ConfChange { node_id: member.id, context: context.to_json(), ..ConfChange::default() };
+        Entry {
+            term: 1,
+            index: at as u64 + 1,
+            r#type: EntryType::EntryConfChange as i32,
+            data: change.encode_to_vec().into(),
+        }
+    };
+    members.into_iter().enumerate().map(entry).collect()
+}
+
+fn raft_config(config: &Config, applied: u64) -> dolmen_raft::Config {
+    dolmen_raft::Config {
+        election_tick: config.election_ticks,
+        heartbeat_tick: 1,
+        applied,
+        async_storage_writes: true,
+        max_size_per_msg: 1 << 20,
+        max_committed_size_per_ready: 4 << 20,
+        max_inflight_msgs: 512,
+        check_quorum: true,
+        pre_vote: config.pre_vote,
+        step_down_on_removal: true,
+        seed: config.seed,
+        ..dolmen_raft::Config::new(config.member_id)
+    }
+}
+
+/// etcd's own files beside a log of ours, or instead of it: refused rather than overwritten.
+fn refuse_foreign(disk: &dyn Disk, layout: &Layout) -> Result<(), StartError> {
+    let directory = |source| StartError::Directory { dir: layout.member.clone(), source };
+    if disk.exists(&layout.snap().join("db")).map_err(directory)? {
+        return Err(StartError::ForeignDirectory { dir: layout.member.clone() });
+    }
+    Ok(())
+}
+
+/// Received snapshots that nobody waits for any more.
+fn remove_leftovers(disk: &dyn Disk, layout: &Layout) -> std::io::Result<()> {
+    let snap = layout.snap();
+    for name in disk.read_dir(&snap)? {
+        if name.ends_with(".snap.db") || name.starts_with("tmp") || name.ends_with(".tmp") {
+            disk.remove_file(&snap.join(name))?;
+        }
+    }
+    Ok(())
+}
