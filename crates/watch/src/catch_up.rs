@@ -77,12 +77,14 @@ impl Hub {
         if from > current {
             // Only after a restore to an older store than the watcher has seen, which raft does not do. Wait for it.
             self.leave_unsynced(leader);
-            self.to_synced(leader);
+            self.make_synced(leader);
             return Ok(0);
         }
-        let events = source.history(from, budget.clamp(1, MAX_SLICE_BYTES))?;
+        let mut events = source.history(from, budget.clamp(1, MAX_SLICE_BYTES))?;
+        // A store that moves on while it is read may know more than it said; what was said decides who is synced.
+        events.truncate(events.partition_point(|event| event.rev.main <= current));
         // The slice covers everything up to here; without any event left, everything there is.
-        let through = events.last().map_or(current, |event| event.rev.main).min(current);
+        let through = events.last().map_or(current, |event| event.rev.main);
         let mut cost: usize = events.iter().map(|event| EVENT_COST + event.key.len() + event.payload.len()).sum();
 
         let mut group = vec![leader];
@@ -128,15 +130,15 @@ impl Hub {
             let encoded = batch.encoded(positions, self.watcher(slot).prev_kv);
             if !self.send(slot, current, &encoded) {
                 self.watcher_mut(slot).next = batch.revision_of(positions[0]);
-                return self.to_victim(slot);
+                return self.make_victim(slot);
             }
         }
         let watcher = self.watcher_mut(slot);
         watcher.next = watcher.next.max(through + 1);
         if watcher.next > current {
-            self.to_synced(slot);
+            self.make_synced(slot);
         } else {
-            self.to_unsynced(slot);
+            self.make_unsynced(slot);
         }
     }
 }

@@ -275,11 +275,11 @@ impl Hub {
         let head = HeadFields { revision: self.revision, watch_id: id, created: true, ..self.head() };
         self.reply(slot, head);
         if !behind {
-            self.to_synced(slot);
+            self.make_synced(slot);
         } else if request.start_revision < compact_revision {
             self.cancel_compacted(slot, compact_revision);
         } else {
-            self.to_unsynced(slot);
+            self.make_unsynced(slot);
         }
     }
 
@@ -378,7 +378,7 @@ impl Hub {
                 watcher.next = watcher.next.max(notified + 1);
                 if watcher.next <= current_revision {
                     self.leave_index(slot as u32);
-                    self.to_unsynced(slot as u32);
+                    self.make_unsynced(slot as u32);
                 }
             }
         }
@@ -455,7 +455,7 @@ impl Hub {
             } else {
                 self.watcher_mut(slot).next = main;
                 self.leave_index(slot);
-                self.to_victim(slot);
+                self.make_victim(slot);
             }
         }
         self.matches = matches;
@@ -533,7 +533,7 @@ impl Hub {
             let victims = self.streams.get_mut(&stream).map(|state| std::mem::take(&mut state.victims));
             for slot in victims.unwrap_or_default() {
                 self.slow -= 1;
-                self.to_unsynced(slot);
+                self.make_unsynced(slot);
             }
         }
     }
@@ -597,7 +597,7 @@ impl Hub {
         self.watchers[slot as usize].take().expect("slots in use hold a watcher")
     }
 
-    pub(crate) fn to_synced(&mut self, slot: u32) {
+    pub(crate) fn make_synced(&mut self, slot: u32) {
         let watcher = self.watchers[slot as usize].as_mut().expect("slots in use hold a watcher");
         watcher.state = State::Synced(self.index.insert(&watcher.range, slot));
     }
@@ -610,7 +610,7 @@ impl Hub {
         }
     }
 
-    pub(crate) fn to_unsynced(&mut self, slot: u32) {
+    pub(crate) fn make_unsynced(&mut self, slot: u32) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let watcher = self.watcher_mut(slot);
@@ -630,7 +630,7 @@ impl Hub {
         self.slow -= 1;
     }
 
-    pub(crate) fn to_victim(&mut self, slot: u32) {
+    pub(crate) fn make_victim(&mut self, slot: u32) {
         self.watcher_mut(slot).state = State::Victim;
         let stream = self.watcher(slot).stream;
         if let Some(state) = self.streams.get_mut(&stream) {
