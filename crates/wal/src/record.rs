@@ -261,7 +261,7 @@ fn frame_size(header: u64) -> Result<(usize, usize), Bad> {
         top @ 0x81..=0x87 => top & 7,
         _ => return Err(Bad::Padding),
     };
-    if (len + pad) % 8 != 0 {
+    if !(len + pad).is_multiple_of(8) {
         return Err(Bad::Padding);
     }
     Ok((usize::try_from(len).map_err(|_| Bad::Overlong)?, pad as usize))
@@ -289,8 +289,11 @@ pub(crate) fn has_zero_sector(segment: &[u8], offset: u64) -> bool {
     else {
         return false;
     };
-    let Ok((len, pad)) = frame_size(u64::from_le_bytes(*header)) else { return false };
-    let mut data = &body[..body.len().min(len.saturating_add(pad))];
+    // As loosely as etcd takes the header: what is torn may be the header itself.
+    let header = u64::from_le_bytes(*header);
+    let pad = if header >> 63 == 1 { header >> 56 & 7 } else { 0 };
+    let len = usize::try_from((header & (u64::MAX >> 8)) + pad).unwrap_or(usize::MAX);
+    let mut data = &body[..body.len().min(len)];
     let mut position = offset + FRAME as u64;
     while !data.is_empty() {
         let (sector, rest) = data.split_at(data.len().min((512 - position % 512) as usize));
