@@ -84,13 +84,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<
         Some(tip) => tip,
         None => {
             let tip = read_active(&store, &manifest, sealed.last().map(|segment| segment.last()))?;
-            manifest.epoch += 1;
-            manifest.active = tip.active.id;
-            manifest.next_id = store.next_id.load(Ordering::Relaxed);
-            // The rename that made the MANIFEST just read may not be durable, and may never be if its sync failed.
-            // This one is, and only then files go that an older MANIFEST may name.
-            store.write_manifest(&manifest)?;
-            drop_orphans(&store, &manifest, &names)?;
+            renew_manifest(&store, &mut manifest, tip.active.id, &names)?;
             tip
         }
     };
@@ -239,6 +233,9 @@ fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -
     })
 }
 
+/// Room that a copy of the active file leaves on the disk.
+const COPY_MARGIN: u64 = 1 << 20;
+
 /// Writes what was read to a new file.
 ///
 /// Frames that no later frame calls durable may be in the page cache alone: the process that wrote them was killed, or
@@ -246,6 +243,11 @@ fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -
 /// anybody relies on them, and not over themselves, because some of them may be durable after all and a torn
 /// write would cost them. `None` when the disk has no room for a second file.
 fn copy_active(store: &Store, bytes: &[u8]) -> Result<Option<(u64, Tail)>, Error> {
+    let free = store.disk.free_bytes(&store.dir).map_err(Error::io(&store.dir, "ask for free space"))?;
+    // The MANIFEST that names the copy must fit, too.
+    if free < bytes.len() as u64 + COPY_MARGIN {
+        return Ok(None);
+    }
     let id = store.new_id();
     let frames = Bytes::copy_from_slice(bytes.get(FILE_HEADER..).unwrap_or_default());
     match begin_file(store, id, &frames) {
@@ -289,6 +291,27 @@ fn follows(stamp: &Stamp, before: Option<&Stamp>, epoch: u64) -> bool {
                 && (before.epoch..=epoch).contains(&stamp.epoch)
                 && stamp.index >= before.index
         }
+    }
+}
+
+/// Writes the MANIFEST of this opening, then removes what a crash left beside the store.
+///
+/// In this order, because the rename that made the MANIFEST just read may not be durable, and may never be if its sync
+/// failed: files that an older MANIFEST names must not go before a newer one surely stands.
+fn renew_manifest(store: &Store, manifest: &mut Manifest, active: u64, names: &[String]) -> Result<(), Error> {
+    let mut next = manifest.clone();
+    next.epoch += 1;
+    next.active = active;
+    next.next_id = store.next_id.load(Ordering::Relaxed);
+    match store.write_manifest(&next) {
+        Ok(()) => {
+            *manifest = next;
+            drop_orphans(store, manifest, names)
+        }
+        // Not a byte left. With the old MANIFEST the store can at least be read: the cut behind the last frame is
+        // durable, which is all that a new epoch would add.
+        Err(error) if is_full(&error) && active == manifest.active => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
