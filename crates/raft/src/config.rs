@@ -23,9 +23,9 @@ pub struct Config {
     pub id: u64,
     /// Ticks without word from a leader before a follower stands for election; the timeout in force is drawn from
     /// `election_tick..2 * election_tick`. Greater than `heartbeat_tick`.
-    pub election_tick: u32,
+    pub election_tick: usize,
     /// Ticks between a leader's heartbeats; at least 1.
-    pub heartbeat_tick: u32,
+    pub heartbeat_tick: usize,
     /// On restart, the index the state machine has applied; entries up to it are not handed out again. 0: everything
     /// after the snapshot is.
     pub applied: u64,

@@ -187,7 +187,7 @@ pub fn ready(ready: &Ready) -> String {
     }
     if !ready.read_states.is_empty() {
         let reads: Vec<_> =
-            ready.read_states.iter().map(|read| format!("{{{} {}}}", read.index, list(&read.context))).collect();
+            ready.read_states.iter().map(|read| format!("{{{} {}}}", read.index, list(&read.request_ctx))).collect();
         put!(out, "ReadStates [{}]\n", reads.join(" "));
     }
     if !ready.entries.is_empty() {

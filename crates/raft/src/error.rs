@@ -26,10 +26,6 @@ pub enum Error {
     /// member must not go on. Term and leader have been taken over from the message.
     #[error("commit {commit} is above the last index {last_index}: was the log lost or truncated?")]
     CommitOutOfRange { commit: u64, last_index: u64 },
-    /// An append would overwrite a committed entry: two leaders disagree about decided history. The member must not go
-    /// on. Term and leader have been taken over from the message.
-    #[error("entry {index} conflicts with a committed entry (committed {committed})")]
-    ConflictWithCommitted { index: u64, committed: u64 },
     /// The start-up state in storage does not hold together.
     #[error("stored state: {0}")]
     StoredState(String),

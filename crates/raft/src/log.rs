@@ -12,7 +12,6 @@ use std::fmt;
 use dolmen_proto::raftpb::{Entry, Snapshot};
 
 use crate::entry::{EntryId, encoded_sizes, take_within};
-use crate::error::Error;
 use crate::logger::{Logger, log};
 use crate::storage::{Storage, StorageError, snapshot_index, snapshot_term};
 use crate::unstable::Unstable;
@@ -101,23 +100,16 @@ impl<S: Storage> RaftLog<S> {
     }
 
     /// A follower's side of an append: takes the entries behind `previous` when that entry is here, and learns `commit`.
-    /// The entries are consecutive. Gives the index up to which the log now equals the leader's; `None` when `previous`
+    /// The entries are consecutive, and `previous` is not below the commit index. Gives the index up to which the log now equals the leader's; `None` when `previous`
     /// is not here.
-    pub(crate) fn maybe_append(
-        &mut self,
-        previous: EntryId,
-        mut entries: Vec<Entry>,
-        commit: u64,
-    ) -> Result<Option<u64>, Error> {
+    pub(crate) fn maybe_append(&mut self, previous: EntryId, mut entries: Vec<Entry>, commit: u64) -> Option<u64> {
         if !self.matches(previous) {
-            return Ok(None);
+            return None;
         }
         let last_new = previous.index + entries.len() as u64;
         if let Some(at) = self.find_news(&entries) {
             let index = entries[at].index;
-            if index <= self.committed {
-                return Err(Error::ConflictWithCommitted { index, committed: self.committed });
-            }
+            assert!(index > self.committed, "entry {index} would replace a committed one");
             if at == 0 {
                 self.unstable.truncate_and_append(entries);
             } else {
@@ -125,7 +117,7 @@ impl<S: Storage> RaftLog<S> {
             }
         }
         self.commit_to(commit.min(last_new));
-        Ok(Some(last_new))
+        Some(last_new)
     }
 
     /// Appends to the end, after dropping what stands there from the first entry's index on. Gives the last index.

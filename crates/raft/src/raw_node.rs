@@ -204,8 +204,8 @@ impl<S: Storage> RawNode<S> {
     ///
     /// # Errors
     /// `UnknownMessageType`, `LocalMessage`, `InvalidMessage`, `PeerNotFound`: nothing has changed, and going on is fine.
-    /// `ProposalDropped`: a proposal that was passed on here. `CommitOutOfRange` and `ConflictWithCommitted`: this
-    /// member's log contradicts the group's; it must stop.
+    /// `ProposalDropped`: a proposal that was passed on here. `CommitOutOfRange`: this member's log
+    /// contradicts the group's; it must stop.
     pub fn step(&mut self, message: Message) -> Result<(), Error> {
         self.raft.check_remote(&message)?;
         self.raft.step(message)
@@ -431,6 +431,46 @@ impl<S: Storage> RawNode<S> {
         self.raft.tracker.progress.iter()
     }
 
+    /// The other voter that is furthest along and was heard from lately: whom a leader best hands over to. `None` on others
+    /// than the leader, or when there is nobody.
+    pub fn most_caught_up_voter(&self) -> Option<u64> {
+        let raft = &self.raft;
+        if raft.role != Role::Leader {
+            return None;
+        }
+        let others = self.progress().filter(|&(id, progress)| {
+            id != raft.id && progress.recent_active && raft.tracker.config.voters.incoming.contains(id)
+        });
+        others.max_by_key(|&(id, progress)| (progress.matched, std::cmp::Reverse(id))).map(|(id, _)| id)
+    }
+
+    pub fn is_leader(&self) -> bool {
+        self.raft.role == Role::Leader
+    }
+
+    /// 0: no leader known.
+    pub const fn leader_id(&self) -> u64 {
+        self.raft.leader_id
+    }
+
+    pub const fn role(&self) -> Role {
+        self.raft.role
+    }
+
+    pub const fn term(&self) -> u64 {
+        self.raft.term
+    }
+
+    /// The commit index.
+    pub const fn committed(&self) -> u64 {
+        self.raft.log.committed
+    }
+
+    /// The applied index, as reported back.
+    pub const fn applied(&self) -> u64 {
+        self.raft.log.applied()
+    }
+
     /// The state machine, to look at.
     pub const fn raft(&self) -> &Raft<S> {
         &self.raft
@@ -446,7 +486,7 @@ impl<S: Storage> RawNode<S> {
     }
 
     /// Overrides the drawn election timeout until the next change of role. For simulators and scripts.
-    pub fn set_randomized_election_timeout(&mut self, ticks: u32) {
+    pub fn set_randomized_election_timeout(&mut self, ticks: usize) {
         self.raft.set_randomized_election_timeout(ticks);
     }
 }

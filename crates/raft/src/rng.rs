@@ -18,7 +18,7 @@ impl Rng {
     }
 
     /// Uniform in `0..bound`; 0 for an empty range.
-    pub(crate) fn below(&mut self, bound: u32) -> u32 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u32
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 }

@@ -11,18 +11,18 @@ use crate::logger::log;
 use crate::storage::{Storage, snapshot_index, snapshot_term};
 
 impl<S: Storage> Raft<S> {
-    pub(super) fn handle_append(&mut self, append: Message) -> Result<(), Error> {
+    pub(super) fn handle_append(&mut self, append: Message) {
         let previous = EntryId { term: append.log_term, index: append.index };
         let leader = append.from;
         if previous.index < self.log.committed {
             // Stale: everything up to the commit index is known to match.
             let index = self.log.committed;
             self.send(Message { index, ..message(MessageType::MsgAppResp, leader) });
-            return Ok(());
+            return;
         }
-        if let Some(index) = self.log.maybe_append(previous, append.entries, append.commit)? {
+        if let Some(index) = self.log.maybe_append(previous, append.entries, append.commit) {
             self.send(Message { index, ..message(MessageType::MsgAppResp, leader) });
-            return Ok(());
+            return;
         }
         log!(
             self.logger,
@@ -45,7 +45,6 @@ impl<S: Storage> Raft<S> {
             log_term,
             ..message(MessageType::MsgAppResp, leader)
         });
-        Ok(())
     }
 
     pub(super) fn handle_heartbeat(&mut self, heartbeat: Message) -> Result<(), Error> {

@@ -79,7 +79,7 @@ pub struct SoftState {
 pub struct ReadState {
     pub index: u64,
     /// The context the read was asked with.
-    pub context: Bytes,
+    pub request_ctx: Bytes,
 }
 
 /// One member's consensus state. Driven through [`RawNode`](crate::RawNode).
@@ -108,14 +108,14 @@ pub struct Raft<S> {
     postponed_reads: Vec<Message>,
 
     /// Ticks since the last election timeout (leader), or word from the leader (others).
-    election_elapsed: u32,
-    heartbeat_elapsed: u32,
+    election_elapsed: usize,
+    heartbeat_elapsed: usize,
     /// Drawn anew on each change of role.
-    randomized_election_timeout: u32,
+    randomized_election_timeout: usize,
     rng: Rng,
 
-    election_timeout: u32,
-    heartbeat_timeout: u32,
+    election_timeout: usize,
+    heartbeat_timeout: usize,
     max_message_size: u64,
     max_uncommitted_size: u64,
     check_quorum: bool,
@@ -403,7 +403,7 @@ impl<S: Storage> Raft<S> {
     }
 
     /// Overrides the drawn election timeout until the next change of role. For simulators and scripts.
-    pub(crate) fn set_randomized_election_timeout(&mut self, ticks: u32) {
+    pub(crate) fn set_randomized_election_timeout(&mut self, ticks: usize) {
         self.randomized_election_timeout = ticks;
     }
 }

@@ -18,8 +18,9 @@ impl<S: Storage> Raft<S> {
         if request.entries.len() != 1 {
             return Err(self.invalid(&request, "a read carries one context"));
         }
-        if self.tracker.is_singleton() {
-            // Nobody else could have been elected.
+        if self.tracker.is_singleton() && self.tracker.config.voters.contains(self.id) {
+            // Nobody else could have been elected. A removed leader that leads on is another matter: the one voter left may
+            // have elected itself.
             self.answer_read(request, self.log.committed);
         } else if self.postponed_reads.len() + self.read_only.waiting() >= MAX_WAITING_READS {
             log!(self.logger, Warning, "{:x} has too many waiting reads; dropping index reading msg", self.id);
@@ -73,7 +74,7 @@ impl<S: Storage> Raft<S> {
 
     fn take_read_state(&mut self, message: Message, index: u64) {
         if let Some(entry) = message.entries.into_iter().next() {
-            self.read_states.push(ReadState { index, context: entry.data });
+            self.read_states.push(ReadState { index, request_ctx: entry.data });
         }
     }
 

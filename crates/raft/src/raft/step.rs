@@ -290,7 +290,7 @@ impl<S: Storage> Raft<S> {
             }
             MsgApp => {
                 self.hear_leader(message.from);
-                return self.handle_append(message);
+                self.handle_append(message);
             }
             MsgHeartbeat => {
                 self.hear_leader(message.from);

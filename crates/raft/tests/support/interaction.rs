@@ -180,7 +180,7 @@ impl Group {
             }
             "set-randomized-election-timeout" => {
                 let ticks = number(directive.value("timeout").expect("a timeout"));
-                self.members[at()].node.set_randomized_election_timeout(ticks as u32);
+                self.members[at()].node.set_randomized_election_timeout(ticks as usize);
                 Ok(())
             }
             "stabilize" => self.stabilize_command(directive),
@@ -207,7 +207,7 @@ impl Group {
         Ok(())
     }
 
-    fn tick(&mut self, at: usize, ticks: u32) -> Result<(), String> {
+    fn tick(&mut self, at: usize, ticks: usize) -> Result<(), String> {
         for _ in 0..ticks {
             self.members[at].node.tick();
         }
