@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::Error;
 use crate::bits::Bits;
 use crate::manifest::SegmentEntry;
+use crate::record::Head;
 use crate::segment::{Segment, SegmentWriter};
 use crate::store::{Store, is_full};
 
@@ -88,20 +89,28 @@ impl Task {
                 self.progress.out_dead.insert(self.progress.copied);
             }
             self.progress.copied += 1;
-            if self.progress.writer.is_none() {
-                match self.begin_output() {
-                    Ok(writer) => self.progress.writer = Some(writer),
-                    Err(error) if is_full(&error) => {
-                        return Ok(Outcome::Abandoned { generation: self.generation, error, source: None });
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            if let Some(writer) = &mut self.progress.writer {
-                writer.push(&head, &record)?;
+            let copied = self.copy(&head, &record);
+            if let Err(error) = copied {
+                return self.give_up_if_full(error);
             }
         }
         self.swap()
+    }
+
+    fn copy(&mut self, head: &Head, record: &[u8]) -> Result<(), Error> {
+        if self.progress.writer.is_none() {
+            self.progress.writer = Some(self.begin_output()?);
+        }
+        self.progress.writer.as_mut().map_or(Ok(()), |writer| writer.push(head, record))
+    }
+
+    /// A full disk costs only the result, a file that nobody names yet and that is removed; anything else is fatal.
+    fn give_up_if_full(&self, error: Error) -> Result<Outcome, Error> {
+        if is_full(&error) {
+            Ok(Outcome::Abandoned { generation: self.generation, error, source: None })
+        } else {
+            Err(error)
+        }
     }
 
     /// Takes all the space at once; on a full disk the spare file is what makes it possible.
@@ -109,7 +118,7 @@ impl Task {
         let id = self.store.new_id();
         let create = || {
             let trash = Arc::clone(&self.store.trash);
-            SegmentWriter::create(&*self.store.disk, &self.store.dir, id, self.kept, trash)
+            SegmentWriter::create(&*self.store.disk, &self.store.dir, id, self.kept + self.kept / 16, trash)
         };
         match create() {
             Err(error) if is_full(&error) && self.store.give_up_spare()? => create(),
@@ -118,7 +127,10 @@ impl Task {
     }
 
     fn swap(mut self) -> Result<Outcome, Error> {
-        let output = self.progress.writer.take().map(SegmentWriter::finish).transpose()?;
+        let output = match self.progress.writer.take().map(SegmentWriter::finish).transpose() {
+            Ok(output) => output,
+            Err(error) => return self.give_up_if_full(error),
+        };
         if output.is_some() {
             self.store.sync_dir()?;
         }

@@ -391,3 +391,41 @@ fn readers_on_other_threads_see_every_appended_record() {
         }
     });
 }
+
+#[test]
+fn values_travel_between_threads() {
+    fn send<T: Send>() {}
+    fn sync<T: Sync>() {}
+    send::<(Log, dolmen_revlog::Job, dolmen_revlog::JobDone, dolmen_revlog::Builder, dolmen_revlog::Replacement)>();
+    send::<(dolmen_revlog::Recovered, dolmen_revlog::Scan, dolmen_revlog::Metas)>();
+    send::<(dolmen_revlog::Reader, dolmen_revlog::View)>();
+    sync::<(dolmen_revlog::Reader, dolmen_revlog::View, Log)>();
+}
+
+#[test]
+fn the_real_disk_works_the_same() {
+    let root = std::env::temp_dir().join(format!("dolmen-revlog-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&root);
+    let path = root.join("member/store");
+    let open = || Log::open(Arc::new(dolmen_env::RealDisk), &path, small()).unwrap();
+    let (mut log, _) = open();
+    for main in 2..300 {
+        log.append(batch(main as u64, vec![put(main, 0, &format!("k{}", main % 5), &[main as u8; 100])]));
+        settle(&mut log, Mono(0), Hint::Normal);
+    }
+    log.append(Batch { index: 300, compact: Some(299), ..Batch::default() });
+    log.mark_dead(&(2..295).map(rev).collect::<Vec<_>>());
+    sync(&mut log, Mono(0));
+    settle(&mut log, Mono(1 << 40), Hint::Reclaim);
+    assert!(matches!(Log::open(Arc::new(dolmen_env::RealDisk), &path, small()).map(drop), Err(Error::Locked { .. })));
+    let view = log.reader().view();
+    drop(log);
+    let (log, recovered) = open();
+    let metas: Vec<_> = recovered.records.map(|meta| meta.unwrap().rev.main).collect();
+    assert_eq!(metas, (295..300).collect::<Vec<_>>());
+    for main in metas {
+        assert_eq!(log.reader().get(rev(main)).unwrap(), view.get(rev(main)).unwrap());
+    }
+    drop((log, view));
+    std::fs::remove_dir_all(&root).unwrap();
+}
