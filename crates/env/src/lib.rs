@@ -12,6 +12,7 @@ mod disk;
 mod real;
 mod rng;
 mod sim_disk;
+mod sim_image;
 
 pub use clock::RealClock;
 pub use disk::{Disk, DiskFile, DiskLock, OpenMode};
