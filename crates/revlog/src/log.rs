@@ -502,7 +502,7 @@ impl Log {
         match outcome {
             Outcome::Paused(task) if task.generation == self.generation => {
                 self.reclaim.out = false;
-                self.reclaim.parked = Some(Box::new(task));
+                self.reclaim.parked = Some(task);
             }
             Outcome::Swapped { generation, sources, output, dead } if generation == self.generation => {
                 self.reclaim.tight = false;

@@ -301,7 +301,7 @@ impl RecordMetas {
         Self { sealed: sealed.into_iter(), current: None, active, at: 0, chunk: Vec::new().into_iter() }
     }
 
-    fn from_footer(&mut self) -> Option<Result<RecordMeta, Error>> {
+    fn next_sealed(&mut self) -> Option<Result<RecordMeta, Error>> {
         loop {
             let Some((segment, entries, dead, at)) = &mut self.current else {
                 let (segment, dead) = self.sealed.next()?;
@@ -327,7 +327,7 @@ impl RecordMetas {
         }
     }
 
-    fn from_active(&mut self) -> Option<Result<RecordMeta, Error>> {
+    fn next_active(&mut self) -> Option<Result<RecordMeta, Error>> {
         if self.chunk.len() == 0 {
             let chunk = self.active.read(self.at, usize::MAX, SCAN_CHUNK);
             self.at += chunk.len();
@@ -343,6 +343,6 @@ impl Iterator for RecordMetas {
     type Item = Result<RecordMeta, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.from_footer().or_else(|| self.from_active())
+        self.next_sealed().or_else(|| self.next_active())
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Progress {
 /// How a slice ended.
 pub(crate) enum Outcome {
     /// More to do.
-    Paused(Task),
+    Paused(Box<Task>),
     /// The MANIFEST names the result instead of the sources; `None` when nothing was kept.
     Swapped { generation: u64, sources: Vec<u64>, output: Option<Arc<Segment>>, dead: Bits },
     /// A snapshot was installed meanwhile; nothing changed.
@@ -70,7 +70,7 @@ impl Task {
                 continue;
             };
             if budget == 0 {
-                return Ok(Outcome::Paused(self));
+                return Ok(Outcome::Paused(Box::new(self)));
             }
             self.progress.record += 1;
             if source.gone.contains(at) {

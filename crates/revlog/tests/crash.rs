@@ -36,7 +36,7 @@ fn crash(seed: u64, k: u64, shape: PowerLoss, options: &Options) {
     world.close();
     disk.power_loss(shape);
     // A second crash while the first is being recovered from.
-    if k % 3 == 0 {
+    if k.is_multiple_of(3) {
         disk.inject(Fault::CrashAfter { calls: k / 3 % 12 });
         if world.open().is_err() {
             world.close();
