@@ -127,6 +127,11 @@ fn an_expired_lease_is_named_once_and_again_when_its_revoke_was_lost() {
     assert_eq!(lessor.expired(Mono::from_millis(10_002), 10), [2]);
     assert_eq!(lessor.expired(at(11), 10), [3]);
     assert!(lessor.expired(at(12), 10).is_empty());
+    assert_eq!(
+        lessor.renew(3, Mono::from_millis(10_003)),
+        Err(RenewError::PendingRevoke),
+        "at the deadline it is over"
+    );
     // Past its deadline it can no longer be renewed, whatever became of the revoke.
     assert_eq!(lessor.renew(1, at(12)), Err(RenewError::PendingRevoke));
     assert_eq!(lessor.revoke(2), Some(vec![]));

@@ -86,9 +86,18 @@ fn a_reader_that_never_reads_holds_its_limit_and_no_more() {
     // Nobody was woken for what is still unread.
     assert_eq!(hub.take_wakeups().len(), 2);
 
+    // There is work again when the reader has read, and a tick finds out.
+    assert!(!hub.has_unsynced());
+    assert_eq!(by_count.drain(25).len(), 25);
+    hub.tick(Mono::from_millis(20_000));
+    assert!(!hub.has_unsynced());
+    assert_eq!(by_count.drain(2).len(), 2);
+    hub.tick(Mono::from_millis(20_000));
+    assert!(hub.has_unsynced());
+
     // Everything comes once the reader reads.
-    for outbox in [&by_bytes, &by_count] {
-        let mut events = 0;
+    for (outbox, before) in [(&by_bytes, 0), (&by_count, 25)] {
+        let mut events = before;
         let mut round = 20_000;
         loop {
             let frames = outbox.drain(10);
