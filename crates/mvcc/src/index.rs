@@ -21,16 +21,15 @@ use std::ops::ControlFlow;
 
 use dolmen_types::Revision;
 
+use crate::keys::{GROWTH, Keys, grow};
 use crate::state::{Found, Slot, State};
 
 /// Keys in a leaf and children in an inner node, at most.
-const FANOUT: usize = 64;
+pub(crate) const FANOUT: usize = 64;
 /// Below this a node is merged with a neighbour if the two fit into one with room to grow.
 const SPARSE: usize = FANOUT / 4;
 /// Bytes of keys at which a leaf is split however few they are, so that long keys do not make insertion slow.
 const LEAF_BYTES: usize = 16 << 10;
-/// Room made at a time when a leaf's arrays grow: exact growth keeps memory near what is used.
-const GROWTH: usize = 8;
 
 /// The ordered map from keys to their revisions.
 #[derive(Debug, Default)]
@@ -78,119 +77,6 @@ struct Child {
     totals: Totals,
 }
 
-/// Keys in order, in one buffer.
-#[derive(Debug, Default)]
-struct Keys {
-    bytes: Vec<u8>,
-    ends: Vec<u32>,
-}
-
-impl Keys {
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn start(&self, at: usize) -> usize {
-        if at == 0 { 0 } else { self.ends[at - 1] as usize }
-    }
-
-    fn get(&self, at: usize) -> &[u8] {
-        &self.bytes[self.start(at)..self.ends[at] as usize]
-    }
-
-    /// Keys below `key`.
-    fn below(&self, key: &[u8]) -> usize {
-        let (mut low, mut high) = (0, self.len());
-        while low < high {
-            let middle = (low + high) / 2;
-            if self.get(middle) < key {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low
-    }
-
-    /// Keys at or below `key`.
-    fn up_to(&self, key: &[u8]) -> usize {
-        let at = self.below(key);
-        at + usize::from(at < self.len() && self.get(at) == key)
-    }
-
-    fn insert(&mut self, at: usize, key: &[u8]) {
-        let start = self.start(at);
-        if self.bytes.capacity() - self.bytes.len() < key.len() {
-            self.bytes.reserve_exact(key.len() * GROWTH.min(FANOUT - self.len().min(FANOUT - 1)));
-        }
-        let old = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        self.bytes.copy_within(start..old, start + key.len());
-        self.bytes[start..start + key.len()].copy_from_slice(key);
-        grow(&mut self.ends);
-        self.ends.insert(at, start as u32);
-        for end in &mut self.ends[at..] {
-            *end += len_u32(key.len());
-        }
-    }
-
-    fn remove(&mut self, at: usize) {
-        let (start, end) = (self.start(at), self.ends[at] as usize);
-        self.bytes.drain(start..end);
-        self.ends.remove(at);
-        for later in &mut self.ends[at..] {
-            *later -= (end - start) as u32;
-        }
-    }
-
-    /// Takes away the keys from `at` on and returns them.
-    fn split_off(&mut self, at: usize) -> Self {
-        let start = self.start(at);
-        let bytes = self.bytes.split_off(start);
-        let mut ends = self.ends.split_off(at);
-        for end in &mut ends {
-            *end -= start as u32;
-        }
-        self.bytes.shrink_to(start + start / 8);
-        self.ends.shrink_to(at + GROWTH);
-        Self { bytes, ends }
-    }
-
-    fn append(&mut self, other: &Self) {
-        let base = len_u32(self.bytes.len());
-        self.bytes.reserve_exact(other.bytes.len());
-        self.bytes.extend_from_slice(&other.bytes);
-        self.ends.reserve_exact(other.ends.len());
-        self.ends.extend(other.ends.iter().map(|end| end + base));
-    }
-
-    /// Keeps the keys `keep` says.
-    fn retain(&mut self, keep: &[bool]) {
-        let (mut bytes, mut ends) = (Vec::with_capacity(self.bytes.len()), Vec::with_capacity(self.len()));
-        for at in (0..self.len()).filter(|at| keep[*at]) {
-            bytes.extend_from_slice(self.get(at));
-            ends.push(bytes.len() as u32);
-        }
-        bytes.shrink_to_fit();
-        ends.shrink_to_fit();
-        *self = Self { bytes, ends };
-    }
-
-    fn heap_bytes(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
-    }
-}
-
-fn len_u32(len: usize) -> u32 {
-    u32::try_from(len).expect("a leaf holds less than 4 GiB: requests are far smaller")
-}
-
-fn grow<T>(vec: &mut Vec<T>) {
-    if vec.len() == vec.capacity() {
-        vec.reserve_exact(GROWTH);
-    }
-}
-
 impl Leaf {
     fn totals(&self) -> Totals {
         let mut totals = Totals::default();
@@ -202,13 +88,8 @@ impl Leaf {
         totals
     }
 
-    fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        let at = self.keys.below(key);
-        if at < self.keys.len() && self.keys.get(at) == key { Ok(at) } else { Err(at) }
-    }
-
     fn full(&self) -> bool {
-        self.states.len() > FANOUT || (self.keys.bytes.len() > LEAF_BYTES && self.states.len() > 1)
+        self.states.len() > FANOUT || (self.keys.byte_len() > LEAF_BYTES && self.states.len() > 1)
     }
 }
 
@@ -320,7 +201,7 @@ impl Node {
     /// Whether it is worth looking for a neighbour to merge with. A leaf of few but long keys is not.
     fn shrank(&self) -> bool {
         match self {
-            Self::Leaf(leaf) => leaf.keys.bytes.len() < LEAF_BYTES / 4,
+            Self::Leaf(leaf) => leaf.keys.byte_len() < LEAF_BYTES / 4,
             Self::Inner(_) => true,
         }
     }
@@ -448,7 +329,7 @@ impl Leaf {
         totals: &mut Totals,
         edit: impl FnOnce(&mut Option<State>) -> R,
     ) -> (R, Option<Split>) {
-        let place = self.find(key);
+        let place = self.keys.place(key);
         let mut state = place.ok().map(|at| {
             let hole = State::first(self.states[at].last(), 0, 0);
             std::mem::replace(&mut self.states[at], hole)
@@ -635,7 +516,7 @@ impl Index {
         let mut node = &self.root;
         loop {
             match node {
-                Node::Leaf(leaf) => return leaf.find(key).ok().map(|at| &leaf.states[at]),
+                Node::Leaf(leaf) => return leaf.keys.find(key).map(|at| &leaf.states[at]),
                 Node::Inner(inner) => node = &inner.children[inner.child(key)].node,
             }
         }
@@ -715,6 +596,7 @@ impl Index {
                     assert_eq!(leaf.keys.len(), leaf.states.len());
                     let keys: Vec<&[u8]> = (0..leaf.keys.len()).map(|at| leaf.keys.get(at)).collect();
                     assert!(keys.is_sorted() && keys.len() <= FANOUT);
+                    leaf.keys.check();
                     assert!(keys.first().is_none_or(|key| low.is_none_or(|low| low <= *key)));
                     assert!(keys.last().is_none_or(|key| high.is_none_or(|high| *key < high)));
                     depth

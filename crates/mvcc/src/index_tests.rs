@@ -47,6 +47,8 @@ fn key_of(rng: &mut Rng, keys: u64) -> Vec<u8> {
     match n % 50 {
         0 => Vec::new(),
         1 => vec![b'x'; (n * 37 % 9000) as usize],
+        2 => vec![0; (n % 9) as usize],
+        3 => format!("/registry/{}", "z\0".repeat((n % 11) as usize)).into_bytes(),
         _ => format!("/registry/{}/{n:07}", n % 7).into_bytes(),
     }
 }
@@ -129,10 +131,10 @@ fn history(seed: u64, keys: u64, steps: u64) {
 
 #[test]
 fn random_histories_agree_with_a_list_of_revisions() {
-    for seed in 0..20 {
-        history(seed, 400, 6_000);
+    for seed in 0..12 {
+        history(seed, 400, 4_000);
     }
-    for seed in 100..104 {
-        history(seed, 6_000, 30_000);
+    for seed in 100..103 {
+        history(seed, 6_000, 20_000);
     }
 }

@@ -37,6 +37,7 @@
 
 mod hash;
 mod index;
+mod keys;
 mod kv;
 mod range;
 mod reader;

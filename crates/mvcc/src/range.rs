@@ -254,6 +254,11 @@ impl RangeOptions {
             || self.max_create_revision != 0
     }
 
+    /// Whether one key is answered by its payload as it is.
+    pub(crate) fn plain(&self) -> bool {
+        !self.count_only && !self.keys_only && !self.filters()
+    }
+
     fn passes(&self, found: &Found) -> bool {
         let low = |least: i64, value: i64| least == 0 || value >= least;
         let high = |most: i64, value: i64| most == 0 || value <= most;

@@ -94,6 +94,21 @@ impl Reader {
             if options.count_only {
                 return Ok(RangeResult { count: 1, revision, ..RangeResult::default() });
             }
+            if options.plain() {
+                let payload = match inner.pending(found.modified) {
+                    Some(payload) => Some(payload),
+                    None => {
+                        let log = inner.log.clone();
+                        drop(inner);
+                        log.get(found.modified)?
+                    }
+                };
+                let Some(payload) = payload else {
+                    lost = found.modified;
+                    continue;
+                };
+                return Ok(RangeResult { kvs: vec![payload], count: 1, more: false, revision });
+            }
             let mut collector = Collector::new(options);
             collector.add(key, found, |rev| inner.pending(rev));
             let log = inner.log.clone();
@@ -227,9 +242,9 @@ impl Reader {
     /// `term` must be those of the same moment, so this is for the writer's thread, after a commit.
     ///
     /// # Errors
-    /// `Compacted` when a snapshot is installed meanwhile.
+    /// None today: reading the source may fail, making it does not.
     pub fn snapshot_source(&self, tables: Tables, index: RaftIndex, term: Term) -> Result<SnapshotSource, RangeError> {
-        SnapshotSource::new(&self.shared, tables, index, term)
+        Ok(SnapshotSource::new(&self.shared, tables, index, term))
     }
 }
 

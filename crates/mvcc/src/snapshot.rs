@@ -11,17 +11,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use dolmen_bolt::Source;
 use dolmen_revlog::{Builder, NewRecord, Replacement, Table, TableOp, Tables};
 use dolmen_types::{Index as RaftIndex, Revision, Term};
+use parking_lot::Mutex;
 
 use crate::kv::{KeyValueRef, key_of};
-use crate::range::RangeError;
 use crate::reader::Kept;
-use crate::store::{Capture, Head, OpenError, Replay, Shared};
+use crate::store::{Capture, Head, OpenError, Pin, Replay, Shared};
 
 const KEY_BUCKET: &[u8] = b"key";
 const META_BUCKET: &[u8] = b"meta";
@@ -31,25 +31,24 @@ const SCHEDULED_COMPACT: &[u8] = b"scheduledCompactRev";
 const FINISHED_COMPACT: &[u8] = b"finishedCompactRev";
 
 /// The store of one moment as bbolt buckets, pinned. Give it to `dolmen_bolt`'s writer, on any thread.
+///
+/// Making it takes no time; the first look at bucket `key` walks the index. Until then pruning is held back.
 pub struct SnapshotSource {
+    shared: Arc<Shared>,
     capture: Capture,
-    kept: Kept,
+    pin: Mutex<Option<Pin>>,
+    kept: OnceLock<Kept>,
     tables: Tables,
     meta: BTreeMap<Bytes, Bytes>,
 }
 
 impl SnapshotSource {
-    pub(crate) fn new(shared: &Arc<Shared>, tables: Tables, index: RaftIndex, term: Term) -> Result<Self, RangeError> {
+    pub(crate) fn new(shared: &Arc<Shared>, tables: Tables, index: RaftIndex, term: Term) -> Self {
         let inner = shared.inner.read();
         let capture = inner.capture();
         let compact = inner.compact;
-        let _pin = shared.pin(compact);
+        let pin = shared.pin(compact);
         drop(inner);
-        let kept = if compact < 0 {
-            Kept { slots: Vec::new(), any: true }
-        } else {
-            shared.kept(compact, compact, Some(compact), capture.epoch)?
-        };
         let mut meta: BTreeMap<Bytes, Bytes> =
             tables.iter(Table::Meta).map(|(key, value)| (key.clone(), value.clone())).collect();
         let mut set = |key: &'static [u8], value: &[u8]| {
@@ -62,7 +61,24 @@ impl SnapshotSource {
             set(SCHEDULED_COMPACT, &key[..len]);
             set(FINISHED_COMPACT, &key[..len]);
         }
-        Ok(Self { capture, kept, tables, meta })
+        let (pin, kept) = (Mutex::new(Some(pin)), OnceLock::new());
+        Self { shared: shared.clone(), capture, pin, kept, tables, meta }
+    }
+
+    /// What of the records up to the compact revision is not superseded.
+    fn kept(&self) -> io::Result<&Kept> {
+        if let Some(kept) = self.kept.get() {
+            return Ok(kept);
+        }
+        let compact = self.capture.compact;
+        let kept = if compact < 0 {
+            Kept { slots: Vec::new(), any: true }
+        } else {
+            self.shared.kept(compact, compact, Some(compact), self.capture.epoch).map_err(other)?
+        };
+        let kept = self.kept.get_or_init(|| kept);
+        self.pin.lock().take();
+        Ok(kept)
     }
 
     /// The current main revision of that moment.
@@ -90,7 +106,7 @@ impl Source for SnapshotSource {
 
     fn for_each(&self, bucket: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>) -> io::Result<()> {
         if bucket == KEY_BUCKET {
-            let mut kept = self.kept.filter();
+            let mut kept = self.kept()?.filter();
             for record in self.capture.scan(0, self.capture.current) {
                 let (rev, tombstone, payload) = record.map_err(other)?;
                 if rev.main > self.capture.compact || kept(rev) {
@@ -111,7 +127,7 @@ impl Source for SnapshotSource {
         if bucket != KEY_BUCKET {
             return self.for_each(bucket, &mut |key, value| visit(key.len(), value.len()));
         }
-        let mut kept = self.kept.filter();
+        let mut kept = self.kept()?.filter();
         for (rev, tombstone, len) in self.capture.metas(self.capture.current) {
             if rev.main > self.capture.compact || kept(rev) {
                 visit(17 + usize::from(tombstone), len)?;
@@ -175,9 +191,9 @@ impl Restore {
         let (rev, tombstone) = Revision::from_bolt_key(bolt_key).ok_or_else(foreign)?;
         let kv = KeyValueRef::decode(&value).ok_or_else(foreign)?;
         let (create, version, lease) = if tombstone { (0, 0, 0) } else { (kv.create_revision, kv.version, kv.lease) };
-        let head = Head { rev, tombstone, create, version, lease, key: kv.key };
-        self.replay.push(&head).map_err(RestoreError::Order)?;
         let key = key_of(&value).ok_or_else(foreign)?;
+        let head = Head { rev, tombstone, create, version, lease, key: key.clone() };
+        self.replay.push(head).map_err(RestoreError::Order)?;
         self.builder.push(NewRecord { rev, tombstone, create, version, lease, key, payload: value })?;
         Ok(())
     }
@@ -186,7 +202,8 @@ impl Restore {
     ///
     /// # Errors
     /// `Log`.
-    pub fn finish(self, tables: Tables, index: RaftIndex, term: Term) -> Result<Restored, RestoreError> {
+    pub fn finish(mut self, tables: Tables, index: RaftIndex, term: Term) -> Result<Restored, RestoreError> {
+        self.replay.flush().map_err(RestoreError::Order)?;
         let replacement = self.builder.finish(tables, index, term, self.replay.compact)?;
         Ok(Restored { replacement, replay: self.replay, index, term })
     }

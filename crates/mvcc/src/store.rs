@@ -17,8 +17,8 @@ use crate::txn::Txn;
 
 /// Keys pruned in one hold of the lock, at most; readers wait no longer than that takes.
 const PRUNE_SLICE: usize = 512;
-/// Dead revisions handed to the log at a time while opening.
-const DEAD_CHUNK: usize = 4096;
+/// Records sorted together while an index is made; some 10 MiB of memory.
+const REPLAY_CHUNK: usize = 1 << 17;
 
 /// What readers and the writer share, behind one lock.
 pub(crate) struct Inner {
@@ -200,42 +200,70 @@ pub(crate) struct Replay {
     pub(crate) index: Index,
     pub(crate) leases: BTreeMap<Bytes, LeaseId>,
     pub(crate) compact: i64,
-    pub(crate) last: Revision,
     pub(crate) dead: Vec<Revision>,
+    last: Revision,
+    waiting: Vec<Head>,
 }
 
 /// The parts of a record that the index needs.
-pub(crate) struct Head<'a> {
+pub(crate) struct Head {
     pub(crate) rev: Revision,
     pub(crate) tombstone: bool,
     pub(crate) create: i64,
     pub(crate) version: i64,
     pub(crate) lease: LeaseId,
-    pub(crate) key: &'a [u8],
+    pub(crate) key: Bytes,
 }
 
 impl Replay {
     pub(crate) fn new(compact: i64) -> Self {
-        Self { index: Index::new(), leases: BTreeMap::new(), compact, last: Revision::default(), dead: Vec::new() }
+        Self {
+            index: Index::new(),
+            leases: BTreeMap::new(),
+            compact,
+            dead: Vec::new(),
+            last: Revision::default(),
+            waiting: Vec::new(),
+        }
     }
 
-    pub(crate) fn push(&mut self, head: &Head<'_>) -> Result<(), OpenError> {
-        let slot = Slot::new(head.rev, head.tombstone).filter(|_| head.rev > self.last && head.rev.main > 0);
-        let slot = slot.ok_or(OpenError::Order(head.rev))?;
-        self.last = head.rev;
-        if !self.index.replay(head.key, slot, head.create, head.version, self.compact, &mut self.dead) {
+    pub(crate) fn push(&mut self, head: Head) -> Result<(), OpenError> {
+        if head.rev <= self.last || head.rev.main <= 0 || Slot::new(head.rev, head.tombstone).is_none() {
             return Err(OpenError::Order(head.rev));
         }
+        self.last = head.rev;
+        self.waiting.push(head);
+        if self.waiting.len() >= REPLAY_CHUNK { self.flush() } else { Ok(()) }
+    }
+
+    /// Takes the records that wait into the index, in the order of their keys: neighbours then meet in leaves that the
+    /// cache still has, where revision order would miss it for each key anew. What is dead is given in revision order.
+    pub(crate) fn flush(&mut self) -> Result<(), OpenError> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        // Stable, so each key's revisions stay in their order.
+        waiting.sort_by(|a, b| a.key.cmp(&b.key));
+        for head in waiting.drain(..) {
+            let slot = Slot::new(head.rev, head.tombstone).ok_or(OpenError::Order(head.rev))?;
+            if !self.index.replay(&head.key, slot, head.create, head.version, self.compact, &mut self.dead) {
+                return Err(OpenError::Order(head.rev));
+            }
+            self.attach(&head);
+        }
+        self.dead.sort_unstable();
+        self.waiting = waiting;
+        Ok(())
+    }
+
+    fn attach(&mut self, head: &Head) {
         if head.lease == 0 || head.tombstone {
             if !self.leases.is_empty() {
-                self.leases.remove(head.key);
+                self.leases.remove(&head.key);
             }
-        } else if let Some(lease) = self.leases.get_mut(head.key) {
+        } else if let Some(lease) = self.leases.get_mut(&head.key) {
             *lease = head.lease;
         } else {
-            self.leases.insert(Bytes::copy_from_slice(head.key), head.lease);
+            self.leases.insert(Bytes::copy_from_slice(&head.key), head.lease);
         }
-        Ok(())
     }
 
     /// Never below the compact revision: the records that carried a higher one may all be gone.
@@ -264,19 +292,20 @@ impl Store {
         let mut replay = Replay::new(recovered.compact_revision);
         for record in recovered.records {
             let record = record?;
-            replay.push(&Head {
+            replay.push(Head {
                 rev: record.rev,
                 tombstone: record.tombstone,
                 create: record.create,
                 version: record.version,
                 lease: record.lease,
-                key: &record.key,
+                key: record.key,
             })?;
-            if replay.dead.len() >= DEAD_CHUNK {
+            if !replay.dead.is_empty() {
                 log.mark_dead(&replay.dead);
                 replay.dead.clear();
             }
         }
+        replay.flush()?;
         log.mark_dead(&replay.dead);
         let report = replay.report(recovered.index, recovered.term);
         let inner = Inner {
@@ -387,6 +416,9 @@ impl Store {
             }
         }
         if !dead.is_empty() {
+            // In the log's own order: neighbours are found in lines the cache already has, and of one key the older still
+            // come first.
+            dead.sort_unstable();
             self.log.mark_dead(&dead);
         }
         let inner = self.shared.inner.read();

@@ -1,0 +1,234 @@
+//! Single cases that random histories may not hit.
+
+mod common;
+
+use bytes::Bytes;
+use common::{open, run_jobs, small_options};
+use dolmen_bolt::MemorySource;
+use dolmen_env::SimDisk;
+use dolmen_mvcc::{
+    CompactError, CompactionHash, KeyValueRef, RangeError, RangeOptions, ReadTxn, Reader, RestoreError, Restored,
+    SnapshotSource, SortTarget, Store, restore_from,
+};
+use dolmen_revlog::Hint;
+use dolmen_types::{KeyRange, Revision};
+
+fn put(store: &mut Store, key: &'static str, value: &str) -> i64 {
+    let mut txn = store.begin();
+    txn.put(&Bytes::from_static(key.as_bytes()), value.as_bytes(), 0);
+    txn.finish();
+    store.revision()
+}
+
+fn value_at(reader: &Reader, key: &'static str, revision: i64) -> Option<Vec<u8>> {
+    let options = RangeOptions { revision, ..RangeOptions::default() };
+    let result = reader.range(&KeyRange::Single(key.into()), &options).expect("readable");
+    result.kvs.first().map(|kv| KeyValueRef::decode(kv).expect("a KeyValue").value.to_vec())
+}
+
+#[test]
+fn what_crosses_threads_may_cross_them() {
+    fn send<T: Send>() {}
+    fn sync<T: Sync>() {}
+    send::<Store>();
+    send::<SnapshotSource>();
+    send::<Restored>();
+    send::<CompactionHash>();
+    send::<ReadTxn>();
+    send::<Reader>();
+    sync::<Reader>();
+}
+
+#[test]
+fn a_fresh_store_accepts_a_compaction_at_0_once() {
+    let (mut store, _) = open(&SimDisk::new(1), small_options());
+    assert_eq!((store.revision(), store.compact_revision()), (1, -1));
+    assert_eq!(store.compact(0), Ok(()));
+    assert_eq!(store.compact(0), Err(CompactError::Compacted));
+    assert_eq!(store.compact(2), Err(CompactError::FutureRevision));
+    assert_eq!(store.compact(1), Ok(()));
+}
+
+#[test]
+fn a_request_without_changes_uses_no_revision_and_a_dropped_one_keeps_its_changes() {
+    let (mut store, _) = open(&SimDisk::new(1), small_options());
+    let mut txn = store.begin();
+    assert!(txn.delete_range(&KeyRange::From(Bytes::new())).is_empty());
+    assert!(txn.finish().is_empty());
+    assert_eq!(store.revision(), 1);
+    let mut txn = store.begin();
+    txn.put(&"a".into(), b"1", 0);
+    assert_eq!((txn.base_revision(), txn.revision()), (1, 2));
+    drop(txn);
+    assert_eq!(store.revision(), 2);
+    assert_eq!(value_at(&store.reader(), "a", 0).as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
+fn a_txn_checks_a_ranges_revision_as_etcd_does() {
+    let (mut store, _) = open(&SimDisk::new(1), small_options());
+    for n in 0..4 {
+        put(&mut store, "a", &n.to_string());
+    }
+    let check = |store: &mut Store, revision| match store.begin().check_revision(revision) {
+        Ok(()) => "ok",
+        Err(RangeError::Compacted) => "compacted",
+        Err(_) => "future",
+    };
+    // Never compacted stands at -1.
+    assert_eq!([0, -1, -2, 5, 6].map(|rev| check(&mut store, rev)), ["ok", "ok", "compacted", "ok", "future"]);
+    store.compact(3).expect("not compacted yet");
+    assert_eq!([0, -1, 2, 3, 6].map(|rev| check(&mut store, rev)), ["ok", "compacted", "compacted", "ok", "future"]);
+    let txn = store.begin();
+    let single = KeyRange::Single("a".into());
+    let at = |revision| RangeOptions { revision, ..RangeOptions::default() };
+    assert!(txn.range(&single, &at(-1)).is_ok_and(|result| result.count == 1));
+    assert!(matches!(txn.range(&single, &at(2)), Err(RangeError::Compacted)));
+    assert!(matches!(txn.range(&single, &at(6)), Err(RangeError::FutureRevision)));
+}
+
+#[test]
+fn a_pin_holds_back_pruning_but_not_the_watermark() {
+    let disk = SimDisk::new(1);
+    let (mut store, _) = open(&disk, small_options());
+    for n in 0..20 {
+        put(&mut store, "a", &n.to_string());
+        put(&mut store, "b", &n.to_string());
+        store.commit(n + 1, 1, Vec::new());
+    }
+    let reader = store.reader();
+    let pinned = reader.read();
+    let (old, mut now) = (pinned.revision(), 0);
+    for n in 0..20 {
+        put(&mut store, "a", &(100 + n).to_string());
+    }
+    let rev = store.revision();
+    store.compact(rev).expect("not compacted yet");
+    assert!(!store.compact_step(100), "not before the commit");
+    store.commit(40, 1, Vec::new());
+    run_jobs(&mut store, &mut now, Hint::Sync);
+    while store.compact_step(1) {}
+    run_jobs(&mut store, &mut now, Hint::Reclaim);
+    let at = RangeOptions { revision: old, ..RangeOptions::default() };
+    assert!(matches!(reader.range(&KeyRange::Single("a".into()), &at), Err(RangeError::Compacted)));
+    let result = pinned.range(&KeyRange::From("a".into()), &at).expect("pinned");
+    let values: Vec<&[u8]> = result.kvs.iter().map(|kv| KeyValueRef::decode(kv).expect("a KeyValue").value).collect();
+    assert_eq!(values, [b"19", b"19"]);
+    let pinned_size = reader.index_stats().0;
+    assert_eq!(pinned_size, 2, "nothing is pruned of what the pinned reader may ask for");
+    drop(pinned);
+    while store.compact_step(1) {}
+    assert_eq!(reader.index_stats().0, 0);
+    assert!(!store.compact_step(1));
+    assert_eq!(reader.payload(Revision::new(rev, 0)).expect("readable").map(|_| ()), Some(()));
+}
+
+#[test]
+fn keys_only_leaves_out_the_lease_unless_sorted_by_value() {
+    let (mut store, _) = open(&SimDisk::new(1), small_options());
+    let mut txn = store.begin();
+    txn.put(&"a".into(), b"value", 77);
+    txn.finish();
+    let lease = |sort_target| {
+        let options = RangeOptions { keys_only: true, sort_target, ..RangeOptions::default() };
+        let result = store.reader().range(&KeyRange::From("a".into()), &options).expect("readable");
+        let kv = KeyValueRef::decode(&result.kvs[0]).expect("a KeyValue");
+        assert_eq!((kv.key, kv.value, kv.mod_revision, kv.version), (&b"a"[..], &b""[..], 2, 1));
+        kv.lease
+    };
+    assert_eq!((lease(SortTarget::Key), lease(SortTarget::Mod), lease(SortTarget::Value)), (0, 0, 77));
+}
+
+fn bucket(pairs: &[(Revision, bool, &str)]) -> MemorySource {
+    let mut source = MemorySource::new();
+    let into = source.entry("key".into()).or_default();
+    for (rev, tombstone, key) in pairs {
+        let (bolt_key, len) = rev.to_bolt_key(*tombstone);
+        let kv = KeyValueRef { key: key.as_bytes(), ..KeyValueRef::default() };
+        let kv = if *tombstone {
+            kv
+        } else {
+            KeyValueRef { create_revision: rev.main, mod_revision: rev.main, version: 1, ..kv }
+        };
+        into.insert(Bytes::copy_from_slice(&bolt_key[..len]), kv.encode());
+    }
+    source
+}
+
+#[test]
+fn a_restored_store_never_stands_below_its_compact_revision() {
+    // The highest revision was a tombstone, compacted away; only the mark of the scheduled compaction is left of it.
+    let mut source = bucket(&[(Revision::new(4, 0), false, "a")]);
+    let (key, len) = Revision::new(1_000_000_009, 0).to_bolt_key(false);
+    let meta = source.entry("meta".into()).or_default();
+    meta.insert("scheduledCompactRev".into(), Bytes::copy_from_slice(&key[..len]));
+    meta.insert("finishedCompactRev".into(), Bytes::copy_from_slice(&Revision::new(3, 0).to_bolt_key(false).0[..17]));
+    meta.insert("consistent_index".into(), Bytes::copy_from_slice(&12u64.to_be_bytes()));
+    meta.insert("term".into(), Bytes::copy_from_slice(&3u64.to_be_bytes()));
+    meta.insert("storageVersion".into(), "3.6.0".into());
+    source.entry("test".into()).or_default().insert("unknown".into(), "bucket".into());
+    let disk = SimDisk::new(1);
+    let (mut store, _) = open(&disk, small_options());
+    let restored = restore_from(store.log().replace(), &source).expect("a snapshot of etcd's");
+    assert_eq!((restored.position(), restored.revision()), ((12, 3), 1_000_000_009));
+    let report = store.install(restored).expect("healthy");
+    assert_eq!((report.revision, report.compact_revision, report.keys), (1_000_000_009, 1_000_000_009, 1));
+    assert_eq!(put(&mut store, "b", "1"), 1_000_000_010);
+    store.commit(13, 3, Vec::new());
+    run_jobs(&mut store, &mut 0, Hint::Sync);
+    drop(store);
+    let (store, report) = open(&disk, small_options());
+    assert_eq!((report.revision, report.compact_revision, report.index), (1_000_000_010, 1_000_000_009, 13));
+    assert!(value_at(&store.reader(), "a", 0).is_some());
+}
+
+#[test]
+fn buckets_that_are_not_etcds_are_refused_and_change_nothing() {
+    let (mut store, _) = open(&SimDisk::new(1), small_options());
+    put(&mut store, "a", "1");
+    store.commit(1, 1, Vec::new());
+    let good = bucket(&[(Revision::new(2, 0), false, "a"), (Revision::new(3, 0), true, "a")]);
+    let with = |bucket: &'static str, key: &'static [u8], value: &'static [u8]| {
+        let mut source = good.clone();
+        source.entry(bucket.into()).or_default().insert(key.into(), value.into());
+        source
+    };
+    let cases = [
+        with("key", b"short", b""),
+        with("key", b"\0\0\0\0\0\0\0\x04_\0\0\0\0\0\0\0\0", b"\x0a\x7f"),
+        with("meta", b"consistent_index", b"\x01"),
+        with("meta", b"term", b""),
+        with("meta", b"finishedCompactRev", b"none"),
+        // Negative, and above what one request may hold.
+        with("key", b"\xff\0\0\0\0\0\0\x04_\0\0\0\0\0\0\0\0", b""),
+        with("key", b"\0\0\0\0\0\0\0\x04_\x01\0\0\0\0\0\0\0", b""),
+    ];
+    for (case, source) in cases.iter().enumerate() {
+        let error = restore_from(store.log().replace(), source).map(|_| ()).expect_err("not etcd's");
+        assert!(matches!(error, RestoreError::Foreign { .. } | RestoreError::Order(_)), "case {case}: {error:?}");
+    }
+    assert_eq!(value_at(&store.reader(), "a", 0).as_deref(), Some(&b"1"[..]));
+    let restored = restore_from(store.log().replace(), &good).expect("a snapshot of etcd's");
+    store.install(restored).expect("healthy");
+    assert_eq!((store.revision(), value_at(&store.reader(), "a", 0)), (3, None));
+    assert!(value_at(&store.reader(), "a", 2).is_some());
+}
+
+#[test]
+fn a_long_read_across_an_installed_snapshot_ends_or_is_right() {
+    let (mut store, _) = open(&SimDisk::new(1), small_options());
+    put(&mut store, "a", "old");
+    store.commit(1, 1, Vec::new());
+    let reader = store.reader();
+    let below = reader.read();
+    let source = bucket(&[(Revision::new(2, 0), false, "a"), (Revision::new(9, 0), false, "b")]);
+    let restored = restore_from(store.log().replace(), &source).expect("a snapshot of etcd's");
+    store.install(restored).expect("healthy");
+    // Revision 2 is still one the store can answer for.
+    let all = KeyRange::From("a".into());
+    assert!(below.range(&all, &RangeOptions::default()).is_ok_and(|result| result.count == 1));
+    let above = reader.read();
+    let restored = restore_from(store.log().replace(), &bucket(&[(Revision::new(3, 0), false, "a")]));
+    store.install(restored.expect("a snapshot of etcd's")).expect("healthy");
+    assert!(matches!(above.range(&all, &RangeOptions::default()), Err(RangeError::Compacted)));
+}
