@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,10 @@ func (d *differential) watchHistory() {
 // watchCompacted starts below the compaction; the server must end the watch and say why.
 func (d *differential) watchCompacted() {
 	request := d.watchRequest()
+	if bytes.Compare(request.RangeEnd, request.Key) <= 0 && !bytes.Equal(request.RangeEnd, []byte{0}) {
+		// A watch of nothing would be refused at once.
+		request.RangeEnd = nil
+	}
 	request.StartRevision = pick(d.random, 1, d.compacted-1, max(1, d.compacted/2))
 	if request.StartRevision >= d.compacted {
 		request.StartRevision = 1
