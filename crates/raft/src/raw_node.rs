@@ -348,6 +348,7 @@ impl<S: Storage> RawNode<S> {
             let last = raft.log.last_id();
             response.index = last.index;
             response.log_term = last.term;
+            response.reject_hint = raft.log.unstable.epoch();
         }
         Some(response)
     }

@@ -32,6 +32,9 @@ pub(crate) struct Unstable {
     snapshot_in_progress: bool,
     /// Entries below are being written.
     offset_in_progress: u64,
+    /// Grows whenever entries are replaced. A write from before that says nothing about what is here now: the write that
+    /// replaces its entries in storage is still to come.
+    epoch: u64,
     logger: Logger,
 }
 
@@ -43,6 +46,7 @@ impl Unstable {
             offset,
             snapshot_in_progress: false,
             offset_in_progress: offset,
+            epoch: 0,
             logger,
         }
     }
@@ -53,6 +57,10 @@ impl Unstable {
 
     pub(crate) const fn offset_in_progress(&self) -> u64 {
         self.offset_in_progress
+    }
+
+    pub(crate) const fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -107,9 +115,9 @@ impl Unstable {
         self.snapshot_in_progress = self.snapshot.is_some();
     }
 
-    /// Storage has everything up to `id`, and no write that could replace it is under way. Ignored when the entry here is
-    /// another one: it was replaced while the write ran.
-    pub(crate) fn stable_to(&mut self, id: EntryId) {
+    /// A write that was handed out at `epoch` is durable: storage has everything up to `id`. Ignored when the entry here is
+    /// another one, or was replaced, perhaps by the same one, while the write ran.
+    pub(crate) fn stable_to(&mut self, id: EntryId, epoch: u64) {
         let Some(term) = self.term(id.index) else {
             log!(self.logger, Info, "entry at index {} missing from unstable log; ignoring", id.index);
             return;
@@ -129,6 +137,11 @@ impl Unstable {
             );
             return;
         }
+        if epoch != self.epoch {
+            // Only two leaders in one term, or a forged append, get here: a leader does not replace its own entries.
+            log!(self.logger, Warning, "entry at index {} was replaced while it was written; ignoring", id.index);
+            return;
+        }
         self.entries.drain(..(id.index + 1 - self.offset) as usize);
         if self.entries.is_empty() && self.entries.capacity() > KEPT_CAPACITY {
             self.entries = VecDeque::new();
@@ -146,6 +159,7 @@ impl Unstable {
 
     /// Forgets all entries in favour of a snapshot.
     pub(crate) fn restore(&mut self, snapshot: Snapshot) {
+        self.epoch += 1;
         self.offset = snapshot_index(&snapshot) + 1;
         self.offset_in_progress = self.offset;
         self.entries.clear();
@@ -166,11 +180,13 @@ impl Unstable {
             // The common case: they follow.
         } else if from <= self.offset {
             log!(self.logger, Info, "replace the unstable entries from index {from}");
+            self.epoch += 1;
             self.entries.clear();
             self.offset = from;
             self.offset_in_progress = from;
         } else {
             log!(self.logger, Info, "truncate the unstable entries before index {from}");
+            self.epoch += 1;
             self.entries.truncate((from - self.offset) as usize);
             self.offset_in_progress = self.offset_in_progress.min(from);
         }
@@ -211,21 +227,21 @@ mod tests {
     #[test]
     fn appending_follows_replaces_or_truncates() {
         // from, terms appended, offset after, in progress after, terms after
-        let table: [(u64, &[u64], u64, u64, &[u64]); 5] = [
-            (8, &[2], 5, 7, &[1, 1, 1, 2]),
-            (5, &[2, 2], 5, 5, &[2, 2]),
-            (4, &[2, 2, 2], 4, 4, &[2, 2, 2]),
-            (6, &[2], 5, 6, &[1, 2]),
-            (7, &[2, 2], 5, 7, &[1, 1, 2, 2]),
+        let table = [
+            (8, vec![2], 5, 7, vec![1, 1, 1, 2]),
+            (5, vec![2, 2], 5, 5, vec![2, 2]),
+            (4, vec![2, 2, 2], 4, 4, vec![2, 2, 2]),
+            (6, vec![2], 5, 6, vec![1, 2]),
+            (7, vec![2, 2], 5, 7, vec![1, 1, 2, 2]),
         ];
         for (from, appended, offset, in_progress, after) in table {
             let mut unstable = unstable(5, &[1, 1]);
             unstable.accept_in_progress();
             unstable.truncate_and_append(entries(7, &[1]));
-            unstable.truncate_and_append(entries(from, appended));
+            unstable.truncate_and_append(entries(from, &appended));
             assert_eq!(
                 (unstable.offset, unstable.offset_in_progress, terms(&unstable)),
-                (offset, in_progress, after.to_vec()),
+                (offset, in_progress, after),
                 "from {from}"
             );
         }
@@ -234,14 +250,26 @@ mod tests {
     #[test]
     fn only_the_entry_that_was_written_becomes_stable() {
         let mut unstable = unstable(5, &[1, 2]);
-        unstable.stable_to(EntryId { term: 1, index: 6 });
-        unstable.stable_to(EntryId { term: 2, index: 7 });
-        unstable.stable_to(EntryId { term: 1, index: 4 });
+        unstable.stable_to(EntryId { term: 1, index: 6 }, 0);
+        unstable.stable_to(EntryId { term: 2, index: 7 }, 0);
+        unstable.stable_to(EntryId { term: 1, index: 4 }, 0);
         assert_eq!(terms(&unstable), [1, 2]);
-        unstable.stable_to(EntryId { term: 1, index: 5 });
+        unstable.stable_to(EntryId { term: 1, index: 5 }, 0);
         assert_eq!((unstable.offset, unstable.offset_in_progress, terms(&unstable)), (6, 6, vec![2]));
-        unstable.stable_to(EntryId { term: 2, index: 6 });
+        unstable.stable_to(EntryId { term: 2, index: 6 }, 0);
         assert_eq!((unstable.last_index(), unstable.term(6)), (None, None));
+    }
+
+    #[test]
+    fn a_write_from_before_a_replacement_says_nothing() {
+        let mut unstable = unstable(5, &[1, 1]);
+        let epoch = unstable.epoch();
+        unstable.truncate_and_append(entries(6, &[2]));
+        unstable.truncate_and_append(entries(6, &[1]));
+        unstable.stable_to(EntryId { term: 1, index: 6 }, epoch);
+        assert_eq!(terms(&unstable), [1, 1]);
+        unstable.stable_to(EntryId { term: 1, index: 6 }, unstable.epoch());
+        assert!(terms(&unstable).is_empty());
     }
 
     #[test]

@@ -314,6 +314,17 @@ fn a_log_that_contradicts_the_group_is_reported() {
 }
 
 #[test]
+fn a_member_without_a_term_rejects_in_silence() {
+    let mut stored = storage(&[1, 2], &[]);
+    stored.set_hard_state(HardState::default());
+    let mut node = RawNode::new(&Config::new(1), stored).unwrap();
+    node.step(message(MsgPreVote, 2, 1, 1)).unwrap();
+    assert!(!node.has_ready());
+    node.step(Message { log_term: 1, index: 2, ..message(MsgPreVote, 2, 1, 1) }).unwrap();
+    assert_eq!(node.ready().messages.len(), 1);
+}
+
+#[test]
 fn what_is_committed_is_not_replaced() {
     let mut group = Group::led(|_| {});
     let append =
@@ -359,6 +370,7 @@ fn the_wire_door_refuses_what_no_member_sends() {
         Message { index: 5, entries: vec![entry(6, 2), entry(7, 1)], term: 2, ..good(MsgApp) },
         Message { index: 5, entries: vec![entry(6, 9)], ..good(MsgApp) },
         Message { index: 5, entries: vec![Entry { r#type: 7, ..entry(6, 1) }], ..good(MsgApp) },
+        Message { index: 5, entries: vec![Entry { term: 1, index: 6, ..conf(b"\xff") }], ..good(MsgApp) },
         good(MsgSnap),
         message(MsgProp, 2, 1, 0),
         Message { term, ..prop(Entry::default()) },

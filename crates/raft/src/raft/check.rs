@@ -9,6 +9,7 @@
 use dolmen_proto::raftpb::{EntryType, Message, MessageType};
 
 use super::Raft;
+use crate::entry::conf_change_of;
 use crate::error::Error;
 use crate::storage::{Storage, snapshot_index, snapshot_term};
 use crate::{LOCAL_APPEND_THREAD, LOCAL_APPLY_THREAD, NONE};
@@ -107,13 +108,17 @@ impl<S: Storage> Raft<S> {
         }
     }
 
-    /// Entries follow on the previous one and on each other, and their terms only grow, up to the leader's.
+    /// Entries follow on the previous one and on each other, their terms only grow, up to the leader's, and membership changes
+    /// decode.
     fn check_append(&self, append: &Message) -> Result<(), Error> {
         let refuse = |reason| Err(self.invalid(append, reason));
         let (mut index, mut term) = (append.index, append.log_term);
         for entry in &append.entries {
-            if EntryType::try_from(entry.r#type).is_err() {
-                return refuse("an entry of unknown type");
+            match EntryType::try_from(entry.r#type) {
+                Ok(EntryType::EntryNormal) => {}
+                Ok(_) if conf_change_of(entry).is_err() => return refuse("a membership change does not decode"),
+                Ok(_) => {}
+                Err(_) => return refuse("an entry of unknown type"),
             }
             index += 1;
             if entry.index != index || entry.term < term {

@@ -144,7 +144,9 @@ impl<S: Storage> Raft<S> {
 
     fn handle_storage_appended(&mut self, response: &Message) -> Result<(), Error> {
         if response.index != 0 {
-            self.log.unstable.stable_to(EntryId { term: response.log_term, index: response.index });
+            // Storage answers carry the epoch of the write in `reject_hint`, which means nothing else there.
+            let id = EntryId { term: response.log_term, index: response.index };
+            self.log.unstable.stable_to(id, response.reject_hint);
         }
         self.snapshot_stored(response)
     }
@@ -197,7 +199,11 @@ impl<S: Storage> Raft<S> {
             }
         } else {
             self.log_vote("rejected", kind, request);
-            self.send(Message { term: self.term, reject: true, ..message(response_to_vote(kind), request.from) });
+            // A rejection carries this member's term. One that begins with a log and without a term has none to tell yet;
+            // silence rejects as well.
+            if self.term != 0 {
+                self.send(Message { term: self.term, reject: true, ..message(response_to_vote(kind), request.from) });
+            }
         }
     }
 
