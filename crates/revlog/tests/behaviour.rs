@@ -429,3 +429,40 @@ fn the_real_disk_works_the_same() {
     drop((log, view));
     std::fs::remove_dir_all(&root).unwrap();
 }
+
+/// A tombstone may go before the put it hides, when that lies in a segment not worth rewriting.
+#[test]
+fn a_put_whose_tombstone_was_reclaimed_stays_dead_after_a_start() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk, small());
+    log.append(batch(2, vec![put(2, 0, "victim", b"old")]));
+    for main in 3..40 {
+        log.append(batch(main as u64, vec![put(main, 0, &format!("k{main}"), &[1; 100])]));
+        settle(&mut log, Mono(0), Hint::Normal);
+    }
+    log.append(batch(40, vec![tombstone(40, 0, "victim")]));
+    for main in 41..80 {
+        log.append(batch(main as u64, vec![put(main, 0, "often", &[1; 100])]));
+        settle(&mut log, Mono(0), Hint::Normal);
+    }
+    log.append(Batch { index: 80, compact: Some(79), ..Batch::default() });
+    log.mark_dead(&[rev(2), rev(40)]);
+    log.mark_dead(&(41..79).map(rev).collect::<Vec<_>>());
+    sync(&mut log, Mono(0));
+    live(&mut log, Mono(0), Mono::from_millis(60_000));
+    assert!(log.reader().get(rev(2)).unwrap().is_some(), "its segment has too little garbage");
+    assert!(log.reader().get(rev(40)).unwrap().is_none(), "its segment had enough");
+    let sizes = log.sizes();
+    for shape in [PowerLoss::LoseAll, PowerLoss::KeepAll] {
+        drop(log);
+        disk.power_loss(shape);
+        let recovered;
+        (log, recovered) = Log::open(Arc::new(disk.clone()), &dir(), small()).unwrap();
+        let revs: Vec<_> = recovered.records.map(|meta| meta.unwrap().rev.main).collect();
+        assert_eq!(revs, (3..40).chain([79]).collect::<Vec<_>>());
+        assert_eq!(log.sizes().live_bytes, sizes.live_bytes);
+        // Marking again what is known changes nothing.
+        log.mark_dead(&[rev(2), rev(40)]);
+        assert_eq!(log.sizes().live_bytes, sizes.live_bytes);
+    }
+}
