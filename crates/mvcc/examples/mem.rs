@@ -57,12 +57,17 @@ fn puts(store: &mut Store, keys: u64, index: &mut u64, now: &mut u64, value: &[u
     }
 }
 
+fn open(disk: &SimDisk) -> Store {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let options = Options { spare_bytes: 0, ..Options::default() };
+    let (log, recovered) = Log::open(disk, std::path::Path::new("/store"), options).expect("a healthy disk");
+    Store::open(log, recovered).expect("a healthy log").0
+}
+
 fn main() {
     let keys: u64 = std::env::args().nth(1).and_then(|arg| arg.parse().ok()).unwrap_or(1_000_000);
-    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
-    let options = Options { spare_bytes: 0, ..Options::default() };
-    let (log, recovered) = Log::open(disk, std::path::Path::new("/store"), options).expect("an empty disk");
-    let (mut store, _) = Store::open(log, recovered).expect("an empty store");
+    let disk = SimDisk::new(1);
+    let mut store = open(&disk);
     let (mut index, mut now) = (0, 0);
     for round in 1..=2 {
         let start = resident();
@@ -113,4 +118,10 @@ fn main() {
     timed("pruning, a key", keys, || while store.compact_step(4096) {});
     let bytes = store.reader().index_stats().1 as f64 / keys as f64;
     println!("index after compaction: {bytes:.1} bytes a key");
+    drain(&mut store, &mut now);
+    drop((store, reader));
+    disk.kill();
+    timed("opening: a revision of two a key", 2 * keys, || {
+        assert_eq!(open(&disk).keys(), keys);
+    });
 }

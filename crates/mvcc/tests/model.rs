@@ -5,12 +5,12 @@ mod common;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use common::{DIR, Model, Record, Refused, key_of, open, options_of, range_of, run_jobs, small_options};
+use common::{Model, Record, Refused, key_of, open, options_of, range_of, run_jobs, small_options};
 use dolmen_bolt::{MemorySource, Source};
 use dolmen_env::{PowerLoss, Rng, SimDisk};
 use dolmen_mvcc::{Change, CompactError, RangeError, RangeOptions, RangeResult, Store, hash_all, restore_from};
 use dolmen_proto::mvccpb::KeyValue;
-use dolmen_revlog::{Hint, Table, TableOp, Tables};
+use dolmen_revlog::{Hint, Table, TableOp};
 use dolmen_types::{KeyRange, Revision};
 
 struct World {
@@ -246,7 +246,12 @@ impl World {
         let mut lens = 0;
         for bucket in source.buckets() {
             let mut sizes = Vec::new();
-            source.sizes(&bucket, &mut |key, value| Ok(sizes.push((key, value)))).expect("readable");
+            source
+                .sizes(&bucket, &mut |key, value| {
+                    sizes.push((key, value));
+                    Ok(())
+                })
+                .expect("readable");
             let into = copy.entry(bucket.clone()).or_default();
             let mut at = 0;
             source
@@ -371,7 +376,6 @@ fn history(seed: u64, keys: u64, steps: u64) {
         }
     }
     world.check();
-    let _ = (DIR, Tables::default());
 }
 
 #[test]
