@@ -201,7 +201,7 @@ impl HttpClient {
         limit: u64,
     ) -> Result<PeerResponse, RequestError> {
         let (head, body) = response.into_parts();
-        let read = BodyReader::new(body).to_end(limit).await;
+        let read = BodyReader::new(body).read_to_end(limit).await;
         let body =
             read.map_err(|source: DecodeError| RequestError::Body { url: url.as_str().into(), source: source.into() })?;
         let mut idle = self.idle.lock();

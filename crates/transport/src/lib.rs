@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Three ways lead to a peer, and each message takes the first that is open. A `MsgApp` goes to the msgapp stream, whose
-//! compact form leaves out what both ends know ([`codec`](self)); anything to the message stream; and anything to the
+//! compact form leaves out what both ends know; anything to the message stream; and anything to the
 //! *pipeline*, `POST /raft` with one message each, four at a time. A snapshot goes by itself, `POST /raft/snapshot`: the
 //! message and then a bbolt file, built from the store while it is sent.
 //!
@@ -49,7 +49,6 @@ mod net;
 mod peer;
 mod probe;
 mod san;
-pub mod seam;
 mod self_cert;
 mod server;
 mod shared;
@@ -65,9 +64,10 @@ mod x509;
 pub use api::{ApiFuture, ApiRequest, ApiResponse, PeerApi};
 pub use client::{PeerClient, RemoteMembers};
 pub use config::{Config, ListenSocket, PeerListener};
+pub use dolmen_node::{PeerAddress, PeerSender, RaftSink};
 pub use http1::{PeerResponse, RequestError};
 pub use metrics::{Histogram, NetworkStats, PeerStats, SnapshotCounts};
-pub use seam::{PeerAddress, PeerSender, RaftSink};
+pub use san::check_client_address;
 pub use tls::{ClientTls, Port, ServerTls, TlsError, TlsInfo, TlsVersion};
 pub use transport::Transport;
 pub use url::{PeerUrl, UrlError};

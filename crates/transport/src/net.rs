@@ -182,7 +182,7 @@ impl BodyReader {
     ///
     /// # Errors
     /// `TooLong` once more than `limit` bytes have come.
-    pub(crate) async fn to_end(&mut self, limit: u64) -> Result<Bytes, DecodeError> {
+    pub(crate) async fn read_to_end(&mut self, limit: u64) -> Result<Bytes, DecodeError> {
         let Some(mut first) = self.chunk().await? else { return Ok(Bytes::new()) };
         let mut more = match self.chunk().await? {
             None if first.len() as u64 <= limit => return Ok(first),

@@ -21,7 +21,7 @@ use crate::http1::{Call, Outgoing, RequestError, request};
 use crate::metrics::PeerStats;
 use crate::net::{BodyReader, IO_TIMEOUT};
 use crate::shared::Shared;
-use crate::stream::{Refused, StreamKind, StreamSlot};
+use crate::stream::{Push, StreamKind, StreamSlot};
 use crate::url::{PeerUrl, UrlPicker};
 use crate::version::{self, CLUSTER_ID, RAFT_TO, SERVER_VERSION};
 use crate::{probe, snapshot};
@@ -108,21 +108,20 @@ impl Peer {
     /// Queues a message on the best way open: its own stream, the message stream, the pipeline. False when it was
     /// dropped because that is full.
     pub(crate) fn send(&self, message: Message) -> bool {
-        let mut message = message;
-        let kind = MessageType::try_from(message.r#type);
-        let slots: &[&StreamSlot] = match kind {
+        let slots: &[&StreamSlot] = match MessageType::try_from(message.r#type) {
             Ok(MessageType::MsgSnap) => &[],
             Ok(MessageType::MsgApp) => &[&self.msgapp, &self.message],
             _ => &[&self.message],
         };
+        let mut message = Some(message);
         for slot in slots {
-            match slot.push(message) {
-                Ok(()) => return true,
-                Err(Refused::Full) => return false,
-                Err(Refused::Detached(back)) => message = back,
+            match slot.push(&mut message) {
+                Push::Queued => return true,
+                Push::Full => return false,
+                Push::Detached => {}
             }
         }
-        self.pipeline.try_send(message).is_ok()
+        message.is_some_and(|message| self.pipeline.try_send(message).is_ok())
     }
 
     /// Sends a snapshot in a task of its own, which reports the end.
@@ -227,7 +226,7 @@ async fn open(peer: &Peer, kind: StreamKind, url: &PeerUrl) -> Result<Incoming, 
         StatusCode::GONE => Err(DialError::Removed),
         StatusCode::NOT_FOUND => Err(DialError::NotFound),
         StatusCode::PRECONDITION_FAILED => {
-            let body = BodyReader::new(response.into_body()).to_end(4096).await.unwrap_or_default();
+            let body = BodyReader::new(response.into_body()).read_to_end(4096).await.unwrap_or_default();
             Err(DialError::Refused(explain_precondition(peer, &body, &cluster)))
         }
         _ => Err(DialError::Status(status)),

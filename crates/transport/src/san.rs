@@ -14,7 +14,7 @@ use crate::x509::Certificate;
 ///
 /// # Errors
 /// What does not fit, in Go's words.
-pub(crate) async fn check_remote(certificate: CertificateDer<'static>, remote: IpAddr) -> Result<(), String> {
+pub async fn check_client_address(certificate: CertificateDer<'static>, remote: IpAddr) -> Result<(), String> {
     let remote = remote.to_canonical();
     let certificate = Certificate::parse(&certificate).ok_or("tls: cannot parse the client certificate")?;
     if certificate.ip_names.contains(&remote) || certificate.ip_names.is_empty() && certificate.dns_names.is_empty() {

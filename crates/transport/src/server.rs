@@ -60,7 +60,8 @@ impl Bound {
         match self {
             Self::Tcp(listener) => {
                 let (stream, remote) = listener.accept().await?;
-                stream.set_nodelay(true)?;
+                // Fails on a connection that is gone already, which shows soon enough.
+                let _ = stream.set_nodelay(true);
                 Ok((Box::new(stream), Some(remote)))
             }
             Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), None)),
@@ -125,7 +126,7 @@ async fn handshake(io: Box<dyn Io>, remote: Option<SocketAddr>, tls: &ServerTls)
     if let (true, Some(remote)) = (tls.check_client_san, remote)
         && let Some(certificate) = stream.get_ref().1.peer_certificates().and_then(|list| list.first())
     {
-        crate::san::check_remote(certificate.clone().into_owned(), remote.ip())
+        crate::san::check_client_address(certificate.clone().into_owned(), remote.ip())
             .await
             .map_err(|reason| io::Error::new(io::ErrorKind::PermissionDenied, reason))?;
     }
@@ -195,7 +196,7 @@ async fn raft_message(shared: &Shared, request: Request<Incoming>) -> Response<O
         tracing::warn!(local_member_id = shared.member_hex, error = %chain(cause), "{what}");
         error(StatusCode::BAD_REQUEST, response)
     };
-    let bytes = match BodyReader::new(request.into_body()).to_end(MESSAGE_LIMIT).await {
+    let bytes = match BodyReader::new(request.into_body()).read_to_end(MESSAGE_LIMIT).await {
         Ok(bytes) => bytes,
         Err(cause) => return failed("failed to read Raft message", &cause, "error reading raft message"),
     };
@@ -305,7 +306,7 @@ async fn snapshot_body(shared: &Arc<Shared>, request: Request<Incoming>) -> Resp
 
 async fn api(shared: &Shared, request: Request<Incoming>) -> Response<Outgoing> {
     let (head, body) = request.into_parts();
-    let body = match BodyReader::new(body).to_end(API_BODY_LIMIT).await {
+    let body = match BodyReader::new(body).read_to_end(API_BODY_LIMIT).await {
         Ok(body) => body,
         Err(DecodeError::TooLong(_)) => return error(StatusCode::PAYLOAD_TOO_LARGE, "request body is too large"),
         Err(_) => return error(StatusCode::BAD_REQUEST, "error reading body"),

@@ -16,9 +16,9 @@ use crate::http1::HttpClient;
 use crate::metrics::NetworkStats;
 use crate::net::Dialer;
 use crate::peer::Peer;
-use crate::seam::{PeerAddress, RaftSink};
 use crate::url::PeerUrl;
 use crate::version::{self, MajorMinor};
+use dolmen_node::{PeerAddress, RaftSink};
 
 /// Members known by their own word only, at most.
 const MAX_REMOTES: usize = 64;

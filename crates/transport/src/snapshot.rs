@@ -113,7 +113,7 @@ async fn post(peer: &Peer, message: Message, source: Box<dyn Source + Send>) -> 
     let result = match answered {
         Ok(response) => {
             let status = response.status();
-            let body = BodyReader::new(response.into_body()).to_end(64 << 10).await.unwrap_or_default();
+            let body = BodyReader::new(response.into_body()).read_to_end(64 << 10).await.unwrap_or_default();
             check_post(status, &body)
         }
         Err(error) => Err(error),

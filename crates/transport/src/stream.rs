@@ -55,10 +55,13 @@ impl StreamKind {
     }
 }
 
-/// Why a message was not queued; it comes back with it.
-pub(crate) enum Refused {
-    /// No connection is attached.
-    Detached(Message),
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Push {
+    Queued,
+    /// No connection is attached; the message is still the caller's.
+    Detached,
+    /// The queue was full, and the message is left.
     Full,
 }
 
@@ -79,21 +82,21 @@ pub(crate) struct StreamSlot {
 }
 
 impl StreamSlot {
-    /// Queues a message for the connection, if there is one.
-    pub(crate) fn push(&self, message: Message) -> Result<(), Refused> {
+    /// Takes a message and queues it for the connection, if there is one.
+    pub(crate) fn push(&self, message: &mut Option<Message>) -> Push {
         let mut state = self.state.lock();
         if !state.attached {
-            return Err(Refused::Detached(message));
+            return Push::Detached;
         }
         if state.queue.len() >= STREAM_BUFFER {
-            return Err(Refused::Full);
+            return Push::Full;
         }
-        state.queue.push_back(message);
+        state.queue.extend(message.take());
         if let Some(waker) = state.waker.take() {
             drop(state);
             waker.wake();
         }
-        Ok(())
+        Push::Queued
     }
 
     /// Has a link heartbeat sent. To be called every third of the read timeout.

@@ -14,17 +14,17 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::api::PeerApi;
 use crate::config::{Config, ListenSocket, PeerListener};
 use crate::metrics::NetworkStats;
-use crate::seam::{PeerAddress, PeerSender, RaftSink};
 use crate::server;
 use crate::shared::Shared;
 use crate::snapshot;
+use dolmen_node::{PeerAddress, PeerSender, RaftSink};
 
 /// Messages on their way to the transport's thread at most. Only a thread that has stopped running lets it fill.
 const MAX_QUEUED: usize = 1 << 16;
 
 enum Command {
     Messages(Vec<Message>),
-    Snapshot(Message, Box<dyn dolmen_bolt::Source + Send>),
+    Snapshot(Box<Message>, Box<dyn dolmen_bolt::Source + Send>),
     Peers(Vec<PeerAddress>, Vec<MemberId>),
     Stop,
 }
@@ -131,7 +131,7 @@ impl PeerSender for Transport {
     }
 
     fn send_snapshot(&self, message: Message, source: Box<dyn dolmen_bolt::Source + Send>) {
-        let _ = self.commands.send(Command::Snapshot(message, source));
+        let _ = self.commands.send(Command::Snapshot(Box::new(message), source));
     }
 
     fn set_peers(&self, peers: Vec<PeerAddress>, removed: Vec<MemberId>) {
@@ -166,7 +166,7 @@ async fn run(
                     shared.send(messages);
                 }
                 Command::Snapshot(message, source) => match shared.peer(message.to) {
-                    Some(peer) => peer.send_snapshot(message, source),
+                    Some(peer) => peer.send_snapshot(*message, source),
                     None => shared.sink.snapshot_status(message.to, false),
                 },
                 Command::Peers(peers, removed) => shared.set_peers(peers, removed),

@@ -1,0 +1,112 @@
+//! Snapshots: a store's worth of bytes, whole or not at all.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use bytes::Bytes;
+use common::{Member, connect, wait};
+use dolmen_bolt::{BoltWriter, MemorySource, Plan, Source};
+use dolmen_proto::raftpb::{Message, MessageType, Snapshot, SnapshotMetadata};
+use dolmen_transport::PeerSender;
+
+fn store(megabytes: u32) -> MemorySource {
+    let pair = |n: u32| {
+        let value: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(n + 1) >> 3) as u8).collect();
+        (Bytes::copy_from_slice(&n.to_be_bytes()), Bytes::from(value))
+    };
+    BTreeMap::from([(Bytes::from_static(b"key"), (0..megabytes).map(pair).collect())])
+}
+
+fn message(from: u64, to: u64, index: u64) -> Message {
+    let metadata = SnapshotMetadata { index, term: 5, conf_state: None };
+    let snapshot = Snapshot { data: Bytes::from_static(b"{}"), metadata: Some(metadata) };
+    Message { r#type: MessageType::MsgSnap as i32, from, to, term: 5, snapshot: Some(snapshot), ..Default::default() }
+}
+
+fn names(member: &Member) -> Vec<String> {
+    let entries = std::fs::read_dir(member.dir.path()).expect("directory");
+    entries.map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn fifty_megabytes_arrive_byte_for_byte() {
+    let (a, b) = (Member::start(1), Member::start(2));
+    connect(&a, &b);
+    let source = store(50);
+    let plan = Plan::new(&source).expect("plan");
+    let expected = BoltWriter::new(Vec::new()).write(&plan, &source).expect("file");
+    a.transport.send_snapshot(message(1, 2, 0xabc), Box::new(source));
+    wait("it arrives", || !b.sink.snapshots.lock().is_empty());
+    wait("the sender hears of it", || *a.sink.statuses.lock() == [(2, true)]);
+    let (received, path) = b.sink.snapshots.lock().pop().expect("snapshot");
+    assert_eq!(received, message(1, 2, 0xabc));
+    assert_eq!(path, b.dir.path().join("0000000000000abc.snap.db"));
+    assert!(std::fs::read(path).expect("file") == expected);
+    assert_eq!(names(&b).len(), 1);
+    let stats = a.transport.stats().get(2).expect("known");
+    assert_eq!(stats.snapshot_send.success.load(SeqCst), 1);
+    assert_eq!(stats.snapshot_send.inflight.load(SeqCst), 0);
+}
+
+/// Fails once it has been read for a while.
+struct Failing(MemorySource);
+
+impl Source for Failing {
+    fn buckets(&self) -> Vec<Bytes> {
+        self.0.buckets()
+    }
+
+    fn for_each(&self, bucket: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>) -> io::Result<()> {
+        let mut pairs = 0;
+        self.0.for_each(bucket, &mut |key, value| {
+            pairs += 1;
+            if pairs > 5 { Err(io::Error::other("disk")) } else { visit(key, value) }
+        })
+    }
+
+    fn sizes(&self, bucket: &[u8], visit: &mut dyn FnMut(usize, usize) -> io::Result<()>) -> io::Result<()> {
+        self.0.sizes(bucket, visit)
+    }
+}
+
+#[test]
+fn a_transfer_that_breaks_off_leaves_nothing() {
+    let (a, b) = (Member::start(1), Member::start(2));
+    connect(&a, &b);
+    a.transport.send_snapshot(message(1, 2, 7), Box::new(Failing(store(8))));
+    wait("the sender hears of it", || *a.sink.statuses.lock() == [(2, false)]);
+    wait("the receiver cleans up", || names(&b).is_empty());
+    assert!(b.sink.snapshots.lock().is_empty());
+
+    a.transport.send_snapshot(message(1, 9, 7), Box::new(store(1)));
+    wait("an unknown receiver is reported", || a.sink.statuses.lock().contains(&(9, false)));
+}
+
+#[test]
+fn leftovers_of_a_crash_are_removed() {
+    let listener = common::bind();
+    let dir = tempfile::tempdir().expect("directory");
+    std::fs::write(dir.path().join("receiving-0000000000000007-0"), b"half").expect("file");
+    std::fs::write(dir.path().join("0000000000000007.snap.db"), b"whole").expect("file");
+    let transport = dolmen_transport::Transport::new(dolmen_transport::Config {
+        member_id: 1,
+        cluster_id: 1,
+        peer_urls: vec![],
+        server_version: "3.7.3".into(),
+        min_cluster_version: "3.0.0".into(),
+        snap_dir: dir.path().into(),
+        dial_timeout: std::time::Duration::from_secs(1),
+        tls: None,
+        local_addr: None,
+        clock: Arc::new(|| dolmen_env::Mono(1)),
+    });
+    let listener = dolmen_transport::PeerListener { socket: dolmen_transport::ListenSocket::Tcp(listener), tls: None };
+    transport.start(vec![listener], Arc::new(common::Recorder::default()), Arc::new(common::EchoApi)).expect("starts");
+    transport.stop();
+    let left: Vec<_> = std::fs::read_dir(dir.path()).expect("directory").collect();
+    assert_eq!(left.len(), 1);
+}
