@@ -1,0 +1,54 @@
+//! The client edge: everything between accepted sockets and the node.
+//!
+//! etcd's clients speak gRPC; probes, scrapers and operators speak HTTP on the same port. A request is checked here,
+//! then either read from the store on the spot or handed to the node, which answers when the log has decided.
+//!
+//! ```text
+//! edge        sockets, TLS, HTTP/2 or HTTP/1, one runtime for each core
+//!  dispatch   which method, which client, is there a leader; message in, pieces out
+//!   kv, lease, watch, maintenance, cluster, health      the services
+//!    validate     what a request must be           status    what failures are called
+//!    completion   how answers come back            encode, frame, body   how answers go out
+//!  http_mux   version, health, metrics             peer_http  what other members ask over HTTP
+//! ```
+//!
+//! # One get
+//!
+//! `edge` has the connection on runtime 2. hyper hands over a request; `dispatch` collects its one message and calls
+//! `kv::range`. The request is linearizable: `completion` joins it to the runtime's next read round, one `ReadIndex` for all
+//! who ask in the same loop. The node answers runtime 2 with a batch; the pump wakes the call. The store is read on this
+//! thread, and `encode` puts the stored bytes into a response without decoding them.
+//!
+//! # Not here
+//!
+//! Authentication, membership changes, downgrade, locks, elections and the JSON gateway: refused as not yet supported.
+//! Enforcement of a minimum time between a client's pings (`--grpc-keepalive-min-time`): pings are answered, never
+//! punished.
+
+#![forbid(unsafe_code)]
+
+mod body;
+mod cluster;
+mod completion;
+mod dispatch;
+mod edge;
+mod encode;
+mod frame;
+mod health;
+mod http_mux;
+mod io;
+mod kv;
+mod lease;
+mod maintenance;
+mod methods;
+mod peer_http;
+pub mod prometheus;
+mod server;
+mod stats;
+pub mod status;
+mod validate;
+mod watch;
+
+pub use edge::{Edge, ListenSocket, Listener, Mode, Options, Runtimes, serve};
+pub use peer_http::{PeerHttp, PeerRequest, PeerResponse};
+pub use server::{Config, ExtraMetrics, LeaseForwarder, PeerAnswer};

@@ -1,0 +1,459 @@
+//! From listening sockets to requests: runtimes, accepting, protocols, draining.
+//!
+//! ```text
+//! listener ── accept ──┬─> runtime 0   one thread: its connections, its mailbox, its counters
+//!                      ├─> runtime 1
+//!                      └─> ...         handed out in turn, never moved afterwards
+//! ```
+//!
+//! A runtime is tokio's single-threaded one: a request is taken up, waits for the node and is answered on the core that
+//! holds its connection. (A work-stealing runtime hands each stream's task between cores; that alone costs as much as the
+//! rest of a request.)
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dolmen_node::{Handle, Sink};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use crate::body::Body;
+use crate::completion::Mailbox;
+use crate::dispatch;
+use crate::frame;
+use crate::health::HealthStats;
+use crate::http_mux::{self, Pages};
+use crate::io::{Accepted, Protocol, Rewind, Socket};
+use crate::peer_http::PeerHttp;
+use crate::server::{Config, ExtraMetrics, LeaseForwarder, Local, Server};
+use crate::stats::Stats;
+
+/// How long a TLS handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the head of an HTTP/1 request may take.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(300);
+/// Bytes of headers allowed in one request: room for large tokens.
+const MAX_HEADER_BYTES: u32 = 64 * 1024;
+/// Bytes a client may send ahead on one stream, and on one connection.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// After a failed accept (no descriptors left, say).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Go's default for accepted connections.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
+/// Election timeouts without a leader after which streams that want one end.
+const MISSED_LEADERS: u32 = 3;
+/// Threads of a runtime for hashes, snapshots and the metrics page.
+const BLOCKING_THREADS: usize = 8;
+
+/// Runtimes to be: their mailboxes exist before the node does, as the node is given their letter boxes.
+pub struct Runtimes {
+    /// One for each runtime, and the last for whoever asks from elsewhere ([`PeerHttp`]).
+    mailboxes: Vec<Arc<Mailbox>>,
+}
+
+impl Runtimes {
+    /// `threads` runtimes (at least one), and what the node answers them through: the sinks of [`dolmen_node::spawn`], in
+    /// that order.
+    pub fn new(threads: usize) -> (Self, Vec<Box<dyn Sink>>) {
+        // A completion names its runtime in 16 bits.
+        let threads = threads.clamp(1, 1024) as u16;
+        let mailboxes: Vec<Arc<Mailbox>> = (0..=threads).map(Mailbox::new).collect();
+        let sinks = mailboxes.iter().map(Mailbox::letterbox).collect();
+        (Self { mailboxes }, sinks)
+    }
+
+    /// One runtime for each core.
+    pub fn per_core() -> (Self, Vec<Box<dyn Sink>>) {
+        Self::new(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
+/// What a listener serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// gRPC, and HTTP beside it.
+    GrpcAndHttp,
+    /// gRPC alone (`--listen-client-urls` when there are `--listen-client-http-urls`).
+    Grpc,
+    /// HTTP alone (`--listen-client-http-urls`).
+    Http,
+    /// Health and metrics (`--listen-metrics-urls`).
+    Metrics,
+}
+
+/// A socket that is bound and listens.
+pub enum ListenSocket {
+    Tcp(std::net::TcpListener),
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// A socket and how to serve it.
+pub struct Listener {
+    pub socket: ListenSocket,
+    pub mode: Mode,
+    /// Plain connections are served.
+    pub plain: bool,
+    /// TLS connections are served, with this configuration. Its ALPN protocols should be `h2` and `http/1.1`.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+/// What [`serve`] is given beside listeners.
+pub struct Options {
+    pub config: Config,
+    pub node: Handle,
+    pub forwarder: Arc<dyn LeaseForwarder>,
+    /// Further families for the metrics page.
+    pub extra_metrics: Vec<ExtraMetrics>,
+}
+
+/// A running edge.
+pub struct Edge {
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+    listeners: mpsc::UnboundedSender<Listener>,
+    peer: PeerHttp,
+}
+
+impl Edge {
+    /// Adds a listener; its connections are handed to all runtimes.
+    pub fn listen(&self, listener: Listener) {
+        // Only a stopped edge has no receiver, and that serves nobody.
+        let _stopped = self.listeners.send(listener);
+    }
+
+    /// The handlers of the peer port's endpoints that are not raft's.
+    pub fn peer_http(&self) -> PeerHttp {
+        self.peer.clone()
+    }
+
+    /// Stops accepting, tells clients to go elsewhere, and lets open requests end, for as long as the configuration
+    /// allows. Returns at once.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Stops, and waits until the last runtime has ended.
+    pub fn join(self) {
+        self.stop();
+        for thread in self.threads {
+            // A runtime that panicked has said so.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// Starts the runtimes and serves `listeners`.
+///
+/// # Errors
+/// The operating system gives no thread, or no event queue.
+pub fn serve(runtimes: Runtimes, listeners: Vec<Listener>, options: Options) -> io::Result<Edge> {
+    let (stop, stopping) = watch::channel(false);
+    let (lost, leader_lost) = watch::channel(0);
+    let stats: Vec<Arc<Stats>> = runtimes.mailboxes.iter().map(|_| Arc::default()).collect();
+    let connections = Arc::new(Semaphore::new(options.config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
+    let server = Arc::new(Server {
+        config: options.config,
+        node: options.node,
+        forwarder: options.forwarder,
+        stats: stats.clone(),
+        health: HealthStats::default(),
+        extra_metrics: options.extra_metrics,
+        leader_lost,
+        stopping,
+    });
+    let mut locals: Vec<Arc<Local>> = runtimes
+        .mailboxes
+        .into_iter()
+        .zip(stats)
+        .map(|(mailbox, stats)| Arc::new(Local { server: server.clone(), mailbox, stats }))
+        .collect();
+    let peer = PeerHttp { local: locals.pop().expect("there is always the mailbox for others") };
+
+    let (listener_sender, mut new_listeners) = mpsc::unbounded_channel();
+    let mut senders = Vec::new();
+    let mut threads = Vec::new();
+    let mut receivers = Vec::new();
+    for _ in &locals {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        senders.push(sender);
+        receivers.push(receiver);
+    }
+    let mut first = Some({
+        let (peer, server) = (peer.clone(), server.clone());
+        async move {
+            tokio::spawn(peer.local.mailbox.pump(server.node.clone()));
+            tokio::spawn(watch_leader(server.clone(), lost));
+            let mut next = 0;
+            while let Some(listener) = new_listeners.recv().await {
+                // Each listener begins with another runtime.
+                next += 1;
+                tokio::spawn(accept(server.clone(), listener, senders.clone(), next, connections.clone()));
+            }
+        }
+    });
+    for (index, (local, arrivals)) in locals.into_iter().zip(receivers).enumerate() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(BLOCKING_THREADS)
+            .build()?;
+        let duties = if index == 0 { first.take() } else { None };
+        let thread = std::thread::Builder::new().name(format!("edge-{index}"));
+        threads.push(thread.spawn(move || {
+            runtime.block_on(async move {
+                if let Some(duties) = duties {
+                    tokio::spawn(duties);
+                }
+                run(local, arrivals).await;
+            });
+            // A blocking task may be in the middle of a long read; the process does not wait for it.
+            runtime.shutdown_background();
+        })?);
+    }
+    let edge = Edge { stop, threads, listeners: listener_sender, peer };
+    for listener in listeners {
+        edge.listen(listener);
+    }
+    Ok(edge)
+}
+
+/// What all connections of a listener share.
+struct Served {
+    mode: Mode,
+    plain: bool,
+    tls: Option<TlsAcceptor>,
+}
+
+/// A connection on its way to a runtime.
+struct Arrival {
+    accepted: Accepted,
+    served: Arc<Served>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// One runtime: takes connections in until the stop, then waits for them to end.
+async fn run(local: Arc<Local>, mut arrivals: mpsc::UnboundedReceiver<Arrival>) {
+    tokio::spawn(local.mailbox.pump(local.server.node.clone()));
+    let mut stopping = local.server.stopping.clone();
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            arrival = arrivals.recv() => {
+                let Some(arrival) = arrival else { break };
+                connections.spawn(connection(local.clone(), arrival));
+            }
+            Some(_) = connections.join_next() => {}
+            _ = stopping.wait_for(|stopping| *stopping) => break,
+        }
+    }
+    let drained = async { while connections.join_next().await.is_some() {} };
+    // What has not ended by then is cut off.
+    let _cut_off = tokio::time::timeout(local.config().drain_timeout, drained).await;
+}
+
+/// Tells streams when the leader has been missing for too long.
+async fn watch_leader(server: Arc<Server>, lost: watch::Sender<u64>) {
+    let mut missed = 0;
+    loop {
+        tokio::time::sleep(server.config.election_timeout).await;
+        missed = if server.node.status().leader == 0 { missed + 1 } else { 0 };
+        if missed >= MISSED_LEADERS {
+            lost.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+enum AnyListener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl AnyListener {
+    fn new(socket: ListenSocket) -> io::Result<Self> {
+        Ok(match socket {
+            ListenSocket::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                Self::Tcp(TcpListener::from_std(listener)?)
+            }
+            ListenSocket::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                Self::Unix(UnixListener::from_std(listener)?)
+            }
+        })
+    }
+
+    async fn accept(&self) -> io::Result<Accepted> {
+        Ok(match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                set_keepalive(&stream)?;
+                Accepted::Tcp(stream.into_std()?)
+            }
+            Self::Unix(listener) => Accepted::Unix(listener.accept().await?.0.into_std()?),
+        })
+    }
+}
+
+fn set_keepalive(stream: &tokio::net::TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, TCP_KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, TCP_KEEPALIVE)?;
+    Ok(())
+}
+
+/// Accepts until the stop and hands connections out in turn.
+async fn accept(
+    server: Arc<Server>,
+    listener: Listener,
+    runtimes: Vec<mpsc::UnboundedSender<Arrival>>,
+    mut next: usize,
+    connections: Arc<Semaphore>,
+) {
+    let served =
+        Arc::new(Served { mode: listener.mode, plain: listener.plain, tls: listener.tls.map(TlsAcceptor::from) });
+    // A socket that cannot be polled accepts nothing; its clients are refused when it closes.
+    let Ok(socket) = AnyListener::new(listener.socket) else { return };
+    let mut stopping = server.stopping.clone();
+    loop {
+        let Ok(permit) = connections.clone().acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        };
+        match accepted {
+            Ok(accepted) => {
+                let arrival = Arrival { accepted, served: served.clone(), _permit: permit };
+                if runtimes[next % runtimes.len()].send(arrival).is_err() {
+                    return;
+                }
+                next = next.wrapping_add(1);
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+/// Serves one connection to its end. How it ends is the client's affair: nothing is reported.
+async fn connection(local: Arc<Local>, arrival: Arrival) {
+    local.stats.connections.add(1);
+    let Arrival { accepted, served, _permit } = arrival;
+    let stats = local.stats.clone();
+    let mut stopping = local.server.stopping.clone();
+    let established = async {
+        let mut stream = Rewind::new(Socket::adopt(accepted)?);
+        let protocol = stream.sniff().await?;
+        io::Result::Ok((stream, protocol))
+    };
+    // A connection that has said nothing yet is not waited for.
+    let established = tokio::select! {
+        established = established => established,
+        _ = stopping.wait_for(|stopping| *stopping) => Err(io::ErrorKind::Interrupted.into()),
+    };
+    if let Ok((stream, protocol)) = established {
+        match (protocol, &served.tls) {
+            (Protocol::Tls, Some(tls)) => {
+                let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
+                if let Ok(Ok(stream)) = handshake {
+                    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                    let mut stream = Rewind::new(stream);
+                    let protocol = if is_h2 { Ok(Protocol::Http2) } else { stream.sniff().await };
+                    if let Ok(protocol) = protocol {
+                        http(local, stream, protocol, served.mode, true).await;
+                    }
+                }
+            }
+            (Protocol::Http2 | Protocol::Http1, _) if served.plain => {
+                http(local, stream, protocol, served.mode, false).await;
+            }
+            // The wrong one of the two: closed without a word.
+            _ => {}
+        }
+    }
+    stats.connections_closed.add(1);
+}
+
+async fn http<S>(local: Arc<Local>, stream: S, protocol: Protocol, mode: Mode, secure: bool)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut stopping = local.server.stopping.clone();
+    let io = TokioIo::new(stream);
+    let service_local = local.clone();
+    let is_http2 = protocol == Protocol::Http2;
+    let service = service_fn(move |request| {
+        let local = service_local.clone();
+        async move { Ok::<_, Infallible>(answer(local, request, mode, is_http2, secure).await) }
+    });
+    // Either branch ends when the client leaves, or when the server stops and the open requests are done.
+    match protocol {
+        Protocol::Http2 => {
+            let config = local.config();
+            let connection = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(config.max_concurrent_streams)
+                .keep_alive_interval(config.keepalive_interval)
+                .keep_alive_timeout(config.keepalive_timeout)
+                .max_header_list_size(MAX_HEADER_BYTES)
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .auto_date_header(false)
+                .serve_connection(io, service);
+            let mut connection = std::pin::pin!(connection);
+            tokio::select! {
+                _ended = connection.as_mut() => return,
+                _ = stopping.wait_for(|stopping| *stopping) => {}
+            }
+            connection.as_mut().graceful_shutdown();
+            let _ended = connection.await;
+        }
+        Protocol::Http1 if mode != Mode::Grpc => {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_TIMEOUT)
+                .serve_connection(io, service);
+            let mut connection = std::pin::pin!(connection);
+            tokio::select! {
+                _ended = connection.as_mut() => return,
+                _ = stopping.wait_for(|stopping| *stopping) => {}
+            }
+            connection.as_mut().graceful_shutdown();
+            let _ended = connection.await;
+        }
+        // TLS inside TLS, or HTTP/1 where only gRPC is spoken.
+        Protocol::Http1 | Protocol::Tls => {}
+    }
+}
+
+async fn answer(
+    local: Arc<Local>,
+    request: Request<Incoming>,
+    mode: Mode,
+    is_http2: bool,
+    secure: bool,
+) -> Response<Body> {
+    let speaks_grpc = is_http2 && matches!(mode, Mode::GrpcAndHttp | Mode::Grpc);
+    if speaks_grpc && frame::is_grpc(request.headers()) {
+        return dispatch::call(local, request).await;
+    }
+    let pages = match mode {
+        Mode::Metrics => Pages::Metrics,
+        Mode::GrpcAndHttp | Mode::Http => Pages::Client,
+        Mode::Grpc => return http_mux::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid gRPC request content-type"),
+    };
+    // Pages are rare: boxed, so that a gRPC call's future stays small.
+    Box::pin(http_mux::serve(local, request.into_parts().0, pages, secure)).await
+}

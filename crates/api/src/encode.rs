@@ -1,0 +1,235 @@
+//! Answers encoded by hand, because the store keeps each key-value as the very bytes that the answer holds.
+//!
+//! A range answers with stored bytes: decoding and encoding them again would be most of a get's work. Small ones are
+//! copied together, large ones go out as they lie. Every function here must write what prost would (tested below).
+
+use bytes::{BufMut, Bytes, BytesMut};
+use dolmen_proto::etcdserverpb::ResponseHeader;
+use prost::Message;
+use prost::encoding::{encode_varint, encoded_len_varint};
+
+use crate::frame::{self, PREFIX};
+
+/// Stored bytes at least this long are sent from where they lie.
+const ZERO_COPY: usize = 8 * 1024;
+/// Copied pieces are at most about this long: a large answer is not one allocation.
+const CHUNK: usize = 256 * 1024;
+
+/// Field numbers with wire types of `RangeResponse`.
+const HEADER: u8 = 1 << 3 | 2;
+const KVS: u8 = 2 << 3 | 2;
+const MORE: u8 = 3 << 3;
+const COUNT: u8 = 4 << 3;
+
+/// Bytes of a length-delimited field whose tag takes one byte.
+fn field_len(len: usize) -> usize {
+    1 + encoded_len_varint(len as u64) + len
+}
+
+/// A `RangeResponse` without its prefix.
+pub struct RangeBody<'a> {
+    /// Left out by all but the last message of a stream.
+    pub header: Option<ResponseHeader>,
+    /// Encoded `KeyValue`s.
+    pub kvs: &'a [Bytes],
+    pub more: bool,
+    pub count: i64,
+}
+
+impl RangeBody<'_> {
+    /// Bytes of the encoded message.
+    pub fn encoded_len(&self) -> usize {
+        let header = self.header.as_ref().map_or(0, |header| field_len(header.encoded_len()));
+        let kvs: usize = self.kvs.iter().map(|kv| field_len(kv.len())).sum();
+        let more = if self.more { 2 } else { 0 };
+        let count = if self.count == 0 { 0 } else { 1 + encoded_len_varint(self.count as u64) };
+        header + kvs + more + count
+    }
+
+    /// A unary answer: prefix and message, in one or several pieces.
+    pub fn frames(&self) -> Vec<Bytes> {
+        let len = self.encoded_len();
+        let mut pieces = Pieces::new(PREFIX + len);
+        frame::put_prefix(&mut pieces.buf, len);
+        self.write(&mut pieces);
+        pieces.finish()
+    }
+
+    /// One message of `RangeStream`: the same inside a `RangeStreamResponse`.
+    pub fn stream_frames(&self) -> Vec<Bytes> {
+        let len = self.encoded_len();
+        let outer = field_len(len);
+        let mut pieces = Pieces::new(PREFIX + outer);
+        frame::put_prefix(&mut pieces.buf, outer);
+        pieces.buf.put_u8(HEADER);
+        encode_varint(len as u64, &mut pieces.buf);
+        self.write(&mut pieces);
+        pieces.finish()
+    }
+
+    fn write(&self, pieces: &mut Pieces) {
+        if let Some(header) = &self.header {
+            pieces.buf.put_u8(HEADER);
+            encode_varint(header.encoded_len() as u64, &mut pieces.buf);
+            header.encode_raw(&mut pieces.buf);
+        }
+        for kv in self.kvs {
+            pieces.buf.put_u8(KVS);
+            encode_varint(kv.len() as u64, &mut pieces.buf);
+            pieces.put(kv);
+        }
+        if self.more {
+            pieces.buf.put_slice(&[MORE, 1]);
+        }
+        if self.count != 0 {
+            pieces.buf.put_u8(COUNT);
+            encode_varint(self.count as u64, &mut pieces.buf);
+        }
+    }
+}
+
+/// Bytes put together from copied small parts and shared large ones.
+struct Pieces {
+    done: Vec<Bytes>,
+    buf: BytesMut,
+    /// Bytes still to come, to size the next buffer.
+    left: usize,
+}
+
+impl Pieces {
+    fn new(total: usize) -> Self {
+        Self { done: Vec::new(), buf: BytesMut::with_capacity(total.min(CHUNK)), left: total }
+    }
+
+    fn put(&mut self, bytes: &Bytes) {
+        if bytes.len() >= ZERO_COPY {
+            self.cut();
+            self.left = self.left.saturating_sub(bytes.len());
+            self.done.push(bytes.clone());
+        } else {
+            if self.buf.len() + bytes.len() > CHUNK {
+                self.cut();
+            }
+            self.buf.put_slice(bytes);
+        }
+    }
+
+    fn cut(&mut self) {
+        self.left = self.left.saturating_sub(self.buf.len());
+        let next = BytesMut::with_capacity(self.left.min(CHUNK));
+        let full = std::mem::replace(&mut self.buf, next);
+        if !full.is_empty() {
+            self.done.push(full.freeze());
+        }
+    }
+
+    fn finish(mut self) -> Vec<Bytes> {
+        if !self.buf.is_empty() {
+            self.done.push(self.buf.freeze());
+        }
+        self.done
+    }
+}
+
+/// Which field of `InternalRaftRequest` a client's message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Command {
+    Put = 4,
+    DeleteRange = 5,
+    Txn = 6,
+    Compaction = 7,
+    LeaseGrant = 8,
+    LeaseRevoke = 9,
+    Alarm = 10,
+}
+
+/// Wraps a client's encoded message in an `InternalRaftRequest` with request id `id`. The message is copied as it came:
+/// once, and with whatever fields a newer client put there.
+pub fn raft_request(id: u64, command: Command, message: &[u8]) -> Bytes {
+    // Field 100, length-delimited: 802 as a varint.
+    const HEADER_TAG: [u8; 2] = [0xa2, 0x06];
+    let id_len = 1 + encoded_len_varint(id);
+    let len = field_len(message.len()) + HEADER_TAG.len() + 1 + id_len;
+    let mut buf = BytesMut::with_capacity(len);
+    buf.put_u8((command as u8) << 3 | 2);
+    encode_varint(message.len() as u64, &mut buf);
+    buf.put_slice(message);
+    buf.put_slice(&HEADER_TAG);
+    // An id field is at most 11 bytes.
+    buf.put_u8(id_len as u8);
+    buf.put_u8(1 << 3);
+    encode_varint(id, &mut buf);
+    buf.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use dolmen_proto::etcdserverpb::{
+        InternalRaftRequest, PutRequest, RangeResponse, RangeStreamResponse, RequestHeader,
+    };
+    use dolmen_proto::mvccpb::KeyValue;
+
+    use super::*;
+
+    fn kv(value: usize) -> KeyValue {
+        KeyValue {
+            key: Bytes::from(format!("key{value}")),
+            create_revision: 2,
+            mod_revision: 300,
+            version: 7,
+            value: vec![0x5a; value].into(),
+            lease: -1,
+        }
+    }
+
+    fn concat(pieces: Vec<Bytes>) -> Vec<u8> {
+        assert!(pieces.iter().all(|piece| !piece.is_empty()));
+        pieces.concat()
+    }
+
+    #[test]
+    fn ranges_are_encoded_as_prost_does() {
+        let header = ResponseHeader { cluster_id: u64::MAX, member_id: 3, revision: 9, raft_term: 2 };
+        let sizes: [&[usize]; 5] = [&[], &[0], &[1, 100, 200], &[ZERO_COPY, 1, ZERO_COPY * 3], &[5000; 200]];
+        for sizes in sizes {
+            for (header, more, count) in
+                [(Some(header), true, 300), (None, false, 0), (Some(Default::default()), false, -1)]
+            {
+                let kvs: Vec<KeyValue> = sizes.iter().map(|size| kv(*size)).collect();
+                let encoded: Vec<Bytes> = kvs.iter().map(|kv| kv.encode_to_vec().into()).collect();
+                let expected = RangeResponse { header, kvs, more, count };
+                let body = RangeBody { header, kvs: &encoded, more, count };
+                assert_eq!(concat(body.frames()), frame::frame(&expected));
+                let expected = RangeStreamResponse { range_response: Some(expected) };
+                assert_eq!(concat(body.stream_frames()), frame::frame(&expected));
+            }
+        }
+    }
+
+    #[test]
+    fn large_values_are_shared_and_small_ones_gathered() {
+        let small: Vec<Bytes> = (0..100).map(|_| kv(100).encode_to_vec().into()).collect();
+        let of = |kvs: &[Bytes]| RangeBody { header: None, kvs, more: false, count: 1 }.frames();
+        assert_eq!(of(&small).len(), 1);
+        let large: Bytes = kv(ZERO_COPY).encode_to_vec().into();
+        let pieces = of(&[large.clone()]);
+        assert_eq!(pieces.len(), 3);
+        assert_eq!(pieces[1].as_ptr(), large.as_ptr());
+    }
+
+    #[test]
+    fn a_wrapped_request_decodes_to_the_same() {
+        let put = PutRequest { key: "k".into(), value: vec![7; 300].into(), lease: 5, ..Default::default() };
+        for id in [1, 0x8e9e_05c5_2164_694d] {
+            let wrapped = raft_request(id, Command::Put, &put.encode_to_vec());
+            let expected = InternalRaftRequest {
+                header: Some(RequestHeader { id, ..Default::default() }),
+                put: Some(put.clone()),
+                ..Default::default()
+            };
+            assert_eq!(InternalRaftRequest::decode(wrapped.clone()).unwrap(), expected);
+            assert_eq!(wrapped, expected.encode_to_vec());
+        }
+    }
+}

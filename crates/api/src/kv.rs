@@ -1,0 +1,334 @@
+//! KV: ranges are read here, everything that changes something goes through the log.
+
+use bytes::Bytes;
+use dolmen_machine::Response;
+use dolmen_machine::txn::{self, ReadError, range_options};
+use dolmen_mvcc::{RangeError, RangeOptions, RangeResult, Reader, key_of};
+use dolmen_proto::etcdserverpb::alarm_request::AlarmAction;
+use dolmen_proto::etcdserverpb::{
+    AlarmRequest, AlarmType, DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, TxnResponse,
+};
+use dolmen_types::KeyRange;
+use prost::Message;
+use tokio::time::Instant;
+
+use crate::body::Emitter;
+use crate::encode::{Command, RangeBody};
+use crate::frame::{decode, frame};
+use crate::maintenance::DEFAULT_QUOTA_BYTES;
+use crate::server::{Deadline, Local, unexpected_reply};
+use crate::stats::REQUEST_TYPES;
+use crate::status::{self, Code, Status};
+use crate::validate;
+
+/// Keys read before other requests of the runtime get a turn.
+const PAGE: i64 = 1000;
+/// Keys in the first message of a stream.
+const FIRST_STREAM_CHUNK: i64 = 10;
+
+/// Times a request for `etcd_server_request_duration_seconds`.
+pub struct Timed<'a> {
+    local: &'a Local,
+    kind: usize,
+    since: Instant,
+}
+
+impl<'a> Timed<'a> {
+    /// `kind`: one of [`REQUEST_TYPES`].
+    pub fn start(local: &'a Local, kind: &'static str) -> Self {
+        let kind = REQUEST_TYPES.iter().position(|known| *known == kind).expect("a kind from the list");
+        Self { local, kind, since: Instant::now() }
+    }
+
+    pub fn end<T>(self, result: &Result<T, Status>) {
+        self.local.stats.requests[self.kind][usize::from(result.is_ok())].observe(self.since.elapsed());
+    }
+}
+
+/// # Errors
+/// An invalid request, a revision out of bounds, or no confirmation in time.
+pub async fn range(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let request: RangeRequest = decode(message)?;
+    if !request.serializable && local.node().status().is_learner {
+        return Err(status::NOT_SUPPORTED_FOR_LEARNER);
+    }
+    validate::range(&request)?;
+    let timed = Timed::start(local, "Range");
+    let result = read_range(local, &request, deadline).await;
+    timed.end(&result);
+    let result = result?;
+    let header = Some(local.header(result.revision));
+    Ok(RangeBody { header, kvs: &result.kvs, more: result.more, count: result.count }.frames())
+}
+
+/// Reads after confirming, if the request asks for that.
+pub async fn read_range(local: &Local, request: &RangeRequest, deadline: Deadline) -> Result<RangeResult, Status> {
+    if !request.serializable {
+        local.read_index(deadline).await?;
+    }
+    let since = Instant::now();
+    let result = range_in_pages(local, request).await;
+    local.stats.ranges[usize::from(result.is_ok())].observe(since.elapsed());
+    Ok(result?)
+}
+
+async fn range_in_pages(local: &Local, request: &RangeRequest) -> Result<RangeResult, RangeError> {
+    let reader = local.node().reader();
+    let keys = KeyRange::parse(request.key.clone(), request.range_end.clone());
+    let options = range_options(request);
+    let pageable = !matches!(keys, KeyRange::Single(_))
+        && !request.count_only
+        && (request.limit <= 0 || request.limit > PAGE)
+        && validate::default_order(request)
+        && !validate::has_revision_filters(request);
+    if !pageable {
+        return reader.range(&keys, &options);
+    }
+    match pages(&reader, &keys, &options).await {
+        // Compaction went past the revision that the first page was read at; the request itself is fine.
+        Err(RangeError::Compacted) if request.revision <= 0 => reader.range(&keys, &options),
+        result => result,
+    }
+}
+
+/// Reads a long range a page at a time, all of it at the revision of the first page.
+async fn pages(reader: &Reader, keys: &KeyRange, options: &RangeOptions) -> Result<RangeResult, RangeError> {
+    let mut page = options.clone();
+    page.limit = PAGE;
+    let mut result = reader.range(keys, &page)?;
+    let wanted = if options.limit > 0 { options.limit.min(result.count) } else { result.count };
+    if page.revision <= 0 {
+        page.revision = result.revision;
+    }
+    while (result.kvs.len() as i64) < wanted {
+        tokio::task::yield_now().await;
+        let Some(rest) = result.kvs.last().and_then(|kv| after(keys, kv)) else { break };
+        page.limit = PAGE.min(wanted - result.kvs.len() as i64);
+        let next = reader.range(&rest, &page)?;
+        if next.kvs.is_empty() {
+            break;
+        }
+        result.kvs.extend(next.kvs);
+    }
+    result.more = wanted < result.count;
+    Ok(result)
+}
+
+/// The part of `keys` above the key of `kv`.
+fn after(keys: &KeyRange, kv: &Bytes) -> Option<KeyRange> {
+    let key = key_of(kv)?;
+    let mut start = Vec::with_capacity(key.len() + 1);
+    start.extend_from_slice(&key);
+    start.push(0);
+    Some(match keys {
+        KeyRange::Single(_) => return None,
+        KeyRange::Range(_, end) => KeyRange::Range(start.into(), end.clone()),
+        KeyRange::From(_) => KeyRange::From(start.into()),
+    })
+}
+
+/// Sends a long range in messages whose size adapts to the size of the values. Only the last one has header, `more`
+/// and `count`; the header's revision is the one the store stood at when the stream began.
+///
+/// # Errors
+/// As [`range`]; compaction in the middle.
+pub async fn range_stream(local: &Local, message: Bytes, deadline: Deadline, emitter: &Emitter) -> Result<(), Status> {
+    let request: RangeRequest = decode(message)?;
+    validate::range_stream(&request)?;
+    if !request.serializable {
+        local.read_index(deadline).await?;
+    }
+    let reader = local.node().reader();
+    let mut keys = KeyRange::parse(request.key.clone(), request.range_end.clone());
+    let mut options = range_options(&request);
+    if request.count_only {
+        let result = reader.range(&keys, &options)?;
+        let header = Some(local.header(result.revision));
+        return send(emitter, RangeBody { header, kvs: &[], more: false, count: result.count }).await;
+    }
+    let limit = if request.limit > 0 { request.limit } else { i64::MAX };
+    options.limit = FIRST_STREAM_CHUNK.min(limit);
+    let mut sent = 0;
+    let mut header_revision = 0;
+    let mut total = 0;
+    loop {
+        let chunk = reader.range(&keys, &options)?;
+        if header_revision == 0 {
+            header_revision = chunk.revision;
+            total = chunk.count;
+            if options.revision <= 0 {
+                options.revision = header_revision;
+            }
+        }
+        sent += chunk.kvs.len() as i64;
+        let rest = if chunk.more { chunk.kvs.last().and_then(|kv| after(&keys, kv)) } else { None };
+        let Some(rest) = rest.filter(|_| sent < limit) else {
+            let header = Some(local.header(header_revision));
+            return send(emitter, RangeBody { header, kvs: &chunk.kvs, more: chunk.more, count: total }).await;
+        };
+        let body = RangeBody { header: None, kvs: &chunk.kvs, more: false, count: 0 };
+        options.limit = next_chunk(options.limit, body.encoded_len(), local.config().max_request_bytes);
+        options.limit = options.limit.min(limit - sent);
+        keys = rest;
+        send(emitter, body).await?;
+    }
+}
+
+async fn send(emitter: &Emitter, body: RangeBody<'_>) -> Result<(), Status> {
+    for piece in body.stream_frames() {
+        emitter.send(piece).await;
+    }
+    Ok(())
+}
+
+/// Keys for the next message: aims at messages between half and twice the request limit.
+fn next_chunk(limit: i64, bytes: usize, target: usize) -> i64 {
+    if bytes < target / 2 {
+        limit.saturating_mul(2)
+    } else if bytes > target.saturating_mul(2) {
+        (limit / 2).max(1)
+    } else {
+        limit
+    }
+}
+
+/// # Errors
+/// No space left, an invalid request, or the outcome of the log.
+pub async fn put(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let request: PutRequest = decode(message.clone())?;
+    check_quota(local, || validate::put_cost(&request))?;
+    validate::put(&request)?;
+    drop(request);
+    let timed = Timed::start(local, "Put");
+    let result = local.propose(Command::Put, &message, deadline).await;
+    timed.end(&result);
+    match result? {
+        Response::Put(mut response) => {
+            local.fill(&mut response.header);
+            Ok(vec![frame(&response)])
+        }
+        _ => Err(unexpected_reply()),
+    }
+}
+
+/// # Errors
+/// An invalid request, or the outcome of the log.
+pub async fn delete_range(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let request: DeleteRangeRequest = decode(message.clone())?;
+    validate::delete_range(&request)?;
+    let timed = Timed::start(local, "DeleteRange");
+    let result = local.propose(Command::DeleteRange, &message, deadline).await;
+    timed.end(&result);
+    match result? {
+        Response::DeleteRange(mut response) => {
+            local.fill(&mut response.header);
+            Ok(vec![frame(&response)])
+        }
+        _ => Err(unexpected_reply()),
+    }
+}
+
+/// # Errors
+/// No space left, an invalid request, or the outcome of the log or, when nothing can change, of the read.
+pub async fn txn(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let request: TxnRequest = decode(message.clone())?;
+    check_quota(local, || validate::txn_cost(&request))?;
+    validate::txn(&request, local.config().max_txn_ops)?;
+    let mut response = if validate::is_read_only(&request) {
+        let timed = Timed::start(local, "ReadonlyTxn");
+        let result = read_only_txn(local, &request, deadline).await;
+        timed.end(&result);
+        result?
+    } else {
+        drop(request);
+        let timed = Timed::start(local, "Txn");
+        let result = local.propose(Command::Txn, &message, deadline).await;
+        timed.end(&result);
+        match result? {
+            Response::Txn(response) => response,
+            _ => return Err(unexpected_reply()),
+        }
+    };
+    local.fill(&mut response.header);
+    Ok(vec![frame(&response)])
+}
+
+async fn read_only_txn(local: &Local, request: &TxnRequest, deadline: Deadline) -> Result<TxnResponse, Status> {
+    if !validate::is_serializable(request) {
+        local.read_index(deadline).await?;
+    }
+    // Everything at one revision, though writes go on: a transaction's compares and ranges must agree.
+    match txn::read_only(&local.node().reader().read(), request) {
+        Ok(response) => Ok(response),
+        Err(ReadError::Outcome(error)) => Err(error.into()),
+        Err(error @ ReadError::Log(_)) => Err(Status::owned(Code::Unknown, error.to_string())),
+    }
+}
+
+/// # Errors
+/// The outcome of the log.
+pub async fn compact(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let _: dolmen_proto::etcdserverpb::CompactionRequest = decode(message.clone())?;
+    let timed = Timed::start(local, "Compaction");
+    let result = local.propose(Command::Compaction, &message, deadline).await;
+    timed.end(&result);
+    match result? {
+        Response::Compaction(mut response) => {
+            local.fill(&mut response.header);
+            Ok(vec![frame(&response)])
+        }
+        _ => Err(unexpected_reply()),
+    }
+}
+
+/// Refuses what would take the store over its quota, and raises the alarm that stops other writers. Costs of 0 pass.
+///
+/// # Errors
+/// `NO_SPACE`.
+pub fn check_quota(local: &Local, cost: impl FnOnce() -> u64) -> Result<(), Status> {
+    let quota = match local.config().quota_bytes {
+        0 => DEFAULT_QUOTA_BYTES as u64,
+        quota if quota < 0 => return Ok(()),
+        quota => quota as u64,
+    };
+    let cost = cost();
+    if cost == 0 || local.node().reader().sizes().live_bytes + cost < quota {
+        return Ok(());
+    }
+    let member_id = local.node().status().member_id;
+    let nospace = AlarmType::Nospace as i32;
+    if !local.node().alarms().iter().any(|alarm| alarm.member_id == member_id && alarm.alarm == nospace) {
+        let alarm = AlarmRequest { action: AlarmAction::Activate as i32, member_id, alarm: nospace };
+        let id = local.node().next_id();
+        let data = crate::encode::raft_request(id, Command::Alarm, &alarm.encode_to_vec());
+        // Nobody waits for it: the next write over the quota raises it again if this one is lost.
+        drop(
+            local
+                .mailbox
+                .call(local.node(), dolmen_node::Request::Propose { id, data, kind: dolmen_node::ProposeKind::Normal }),
+        );
+    }
+    Err(status::NO_SPACE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_of_a_stream_grow_and_shrink_around_the_limit() {
+        assert_eq!(next_chunk(10, 100, 1000), 20);
+        assert_eq!(next_chunk(10, 500, 1000), 10);
+        assert_eq!(next_chunk(10, 2000, 1000), 10);
+        assert_eq!(next_chunk(10, 2001, 1000), 5);
+        assert_eq!(next_chunk(1, 2001, 1000), 1);
+    }
+
+    #[test]
+    fn a_page_goes_on_after_the_last_key() {
+        let kv = dolmen_proto::mvccpb::KeyValue { key: "b".into(), ..Default::default() }.encode_to_vec().into();
+        let range = KeyRange::Range("a".into(), "c".into());
+        assert_eq!(after(&range, &kv), Some(KeyRange::Range("b\0".into(), "c".into())));
+        assert_eq!(after(&KeyRange::From("a".into()), &kv), Some(KeyRange::From("b\0".into())));
+    }
+}

@@ -1,0 +1,206 @@
+//! Leases. Granting and revoking go through the log; only the leader knows what time is left, so the rest is asked of
+//! it: by this node when it leads, by its peer URL otherwise.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use dolmen_machine::{ApplyError, Response};
+use dolmen_node::{Reply, Request, RequestError};
+use dolmen_proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesResponse, LeaseRevokeRequest,
+    LeaseStatus, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+};
+use dolmen_proto::leasepb::{LeaseInternalRequest, LeaseInternalResponse};
+use dolmen_types::{LeaseId, MemberId};
+use prost::Message;
+use tokio::time::Instant;
+
+use crate::body::Emitter;
+use crate::encode::Command;
+use crate::frame::{MessageReader, decode, frame};
+use crate::kv::{Timed, check_quota};
+use crate::server::{Deadline, Local, refusal, unexpected_reply, within};
+use crate::stats::CallGuard;
+use crate::status::{self, Status};
+use crate::validate;
+
+/// Between two tries to reach a leader.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// # Errors
+/// No space left, or the outcome of the log.
+pub async fn grant(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let mut request: LeaseGrantRequest = decode(message)?;
+    check_quota(local, || validate::LEASE_GRANT_COST)?;
+    while request.id == 0 {
+        // Positive, as clients print it in hexadecimal and expect.
+        request.id = (local.node().next_id() & i64::MAX as u64) as i64;
+    }
+    let timed = Timed::start(local, "LeaseGrant");
+    let result = local.propose(Command::LeaseGrant, &request.encode_to_vec(), deadline).await;
+    timed.end(&result);
+    match result? {
+        Response::LeaseGrant(mut response) => {
+            local.fill(&mut response.header);
+            Ok(vec![frame(&response)])
+        }
+        _ => Err(unexpected_reply()),
+    }
+}
+
+/// # Errors
+/// The outcome of the log.
+pub async fn revoke(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let _: LeaseRevokeRequest = decode(message.clone())?;
+    let timed = Timed::start(local, "LeaseRevoke");
+    let result = local.propose(Command::LeaseRevoke, &message, deadline).await;
+    timed.end(&result);
+    match result? {
+        Response::LeaseRevoke(mut response) => {
+            local.fill(&mut response.header);
+            Ok(vec![frame(&response)])
+        }
+        _ => Err(unexpected_reply()),
+    }
+}
+
+/// The leases known here, without asking anybody.
+///
+/// # Errors
+/// When the server stops.
+pub async fn leases(local: &Local, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let answer = local.mailbox.call(local.node(), Request::Leases);
+    let ids = match within(deadline, status::DEADLINE_EXCEEDED, answer).await? {
+        Reply::Leases(ids) => ids,
+        other => return Err(refusal(other)),
+    };
+    let leases = ids.into_iter().map(|id| LeaseStatus { id }).collect();
+    Ok(vec![frame(&LeaseLeasesResponse { header: Some(local.header(0)), leases })])
+}
+
+/// An unknown lease is no error: its TTL is -1.
+///
+/// # Errors
+/// No leader reached in time.
+pub async fn time_to_live(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let request: LeaseTimeToLiveRequest = decode(message)?;
+    let late = status::DEADLINE_EXCEEDED;
+    let mut response = match within(deadline, late, ask_time_to_live(local, request)).await? {
+        Ok(response) => response,
+        Err(RequestError::Apply(ApplyError::LeaseNotFound)) => {
+            LeaseTimeToLiveResponse { id: request.id, ttl: -1, ..Default::default() }
+        }
+        Err(error) => return Err(error.into()),
+    };
+    // A forwarded answer comes with no header of its own, or an empty one.
+    response.header = Some(local.header(0));
+    Ok(vec![frame(&response)])
+}
+
+async fn ask_time_to_live(
+    local: &Local,
+    request: LeaseTimeToLiveRequest,
+) -> Result<LeaseTimeToLiveResponse, RequestError> {
+    let give_up = Instant::now() + local.config().request_timeout;
+    loop {
+        let ask = Request::LeaseTimeToLive { id: request.id, keys: request.keys };
+        let leader = match local.mailbox.call(local.node(), ask).await {
+            Reply::LeaseTimeToLive(Err(RequestError::NotLeader { leader })) => leader,
+            Reply::LeaseTimeToLive(result) => return result,
+            _ => return Err(RequestError::Stopped),
+        };
+        let body = LeaseInternalRequest { lease_time_to_live_request: Some(request) }.encode_to_vec().into();
+        match forward(local, leader, "/leases/internal", body, give_up).await {
+            Forwarded::Answer(body) => {
+                let answer = LeaseInternalResponse::decode(body).ok().and_then(|a| a.lease_time_to_live_response);
+                if let Some(answer) = answer.filter(|answer| answer.id == request.id) {
+                    return Ok(answer);
+                }
+            }
+            Forwarded::NotFound => return Err(ApplyError::LeaseNotFound.into()),
+            Forwarded::Nothing => {}
+        }
+        retry(give_up).await?;
+    }
+}
+
+/// Extends a lease, here or at the leader. 0 when it is unknown or has expired.
+///
+/// # Errors
+/// No leader reached in time.
+pub async fn renew(local: &Local, id: LeaseId) -> Result<i64, RequestError> {
+    let give_up = Instant::now() + local.config().request_timeout;
+    loop {
+        let leader = match local.mailbox.call(local.node(), Request::LeaseRenew { id }).await {
+            Reply::LeaseRenewed(Err(RequestError::NotLeader { leader })) => leader,
+            Reply::LeaseRenewed(Err(RequestError::Apply(ApplyError::LeaseNotFound))) => return Ok(0),
+            Reply::LeaseRenewed(result) => return result,
+            _ => return Err(RequestError::Stopped),
+        };
+        let body = LeaseKeepAliveRequest { id }.encode_to_vec().into();
+        match forward(local, leader, "/leases", body, give_up).await {
+            Forwarded::Answer(body) => {
+                let answer = LeaseKeepAliveResponse::decode(body).ok();
+                if let Some(answer) = answer.filter(|answer| answer.id == id) {
+                    return Ok(answer.ttl);
+                }
+            }
+            Forwarded::NotFound => return Ok(0),
+            Forwarded::Nothing => {}
+        }
+        retry(give_up).await?;
+    }
+}
+
+enum Forwarded {
+    Answer(Bytes),
+    NotFound,
+    /// No leader, no connection, or one that does not lead: worth another try.
+    Nothing,
+}
+
+async fn forward(local: &Local, leader: MemberId, path: &'static str, body: Bytes, give_up: Instant) -> Forwarded {
+    // Just elected, this member leads but does not count time yet.
+    if leader == local.node().status().member_id {
+        return Forwarded::Nothing;
+    }
+    let members = local.node().members();
+    let Some(member) = members.members.get(&leader) else { return Forwarded::Nothing };
+    let post = local.server.forwarder.post(leader, &member.peer_urls, path, body);
+    match tokio::time::timeout_at(give_up, post).await {
+        Ok(Ok((200, body))) => Forwarded::Answer(body),
+        Ok(Ok((404, _))) => Forwarded::NotFound,
+        _ => Forwarded::Nothing,
+    }
+}
+
+async fn retry(give_up: Instant) -> Result<(), RequestError> {
+    if Instant::now() + RETRY >= give_up {
+        return Err(RequestError::Timeout);
+    }
+    tokio::time::sleep(RETRY).await;
+    Ok(())
+}
+
+/// One answer for each request on the stream, in order.
+///
+/// # Errors
+/// A broken stream, or no leader reached in time.
+pub async fn keep_alive(
+    local: &Local,
+    mut requests: MessageReader,
+    emitter: &Emitter,
+    call: &CallGuard,
+) -> Result<(), Status> {
+    while let Some(message) = requests.next().await? {
+        call.received(message.len() as u64);
+        let request: LeaseKeepAliveRequest = decode(message)?;
+        // Before the renewal: a revision told afterwards could be one at which the lease is gone already.
+        let header = Some(local.header(0));
+        let ttl = renew(local, request.id).await?;
+        let answer = frame(&LeaseKeepAliveResponse { header, id: request.id, ttl });
+        call.sent(1, answer.len() as u64);
+        emitter.send(answer).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! Maintenance: status, alarms, hashes, snapshots, and moving the leader.
+
+use std::io::{self, Write};
+
+use bytes::{Bytes, BytesMut};
+use dolmen_bolt::{BoltWriter, Plan, Source};
+use dolmen_machine::Response;
+use dolmen_mvcc::RangeError;
+use dolmen_node::{Reply, Request};
+use dolmen_proto::etcdserverpb::alarm_request::AlarmAction;
+use dolmen_proto::etcdserverpb::{
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentResponse, DowngradeInfo, HashKvRequest,
+    HashKvResponse, HashResponse, MoveLeaderRequest, MoveLeaderResponse, SnapshotResponse, StatusResponse,
+};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+
+use crate::body::Emitter;
+use crate::encode::Command;
+use crate::frame::{decode, frame};
+use crate::kv::Timed;
+use crate::server::{Deadline, Local, refusal, unexpected_reply, within};
+use crate::stats::CallGuard;
+use crate::status::{self, Code, Status};
+
+/// What a quota of 0 means.
+pub const DEFAULT_QUOTA_BYTES: i64 = 2 * 1024 * 1024 * 1024;
+/// Bytes in one message of a snapshot.
+const SNAPSHOT_CHUNK: usize = 32 * 1024;
+/// Messages of a snapshot made ahead of the connection.
+const SNAPSHOT_AHEAD: usize = 8;
+
+/// Bytes that the store occupies, history left out: what etcd calls the size of the database.
+pub fn db_size(sizes: &dolmen_revlog::Sizes) -> u64 {
+    sizes.total_bytes.saturating_sub(sizes.history_bytes).max(sizes.live_bytes)
+}
+
+/// Served by every member, learners and members without a leader too.
+pub fn status(local: &Local) -> Vec<Bytes> {
+    let node = local.node();
+    let now = node.status();
+    let sizes = node.reader().sizes();
+    let quota = local.config().quota_bytes;
+    let mut errors = Vec::new();
+    if now.leader == 0 {
+        errors.push(status::NO_LEADER.message.into_owned());
+    }
+    errors.extend(node.alarms().iter().map(alarm_text));
+    let response = StatusResponse {
+        header: Some(local.header(0)),
+        version: local.config().server_version.clone(),
+        db_size: db_size(&sizes) as i64,
+        leader: now.leader,
+        raft_index: now.committed,
+        raft_term: now.term,
+        raft_applied_index: now.applied,
+        errors,
+        db_size_in_use: sizes.live_bytes as i64,
+        is_learner: now.is_learner,
+        storage_version: node.members().storage_version.clone().unwrap_or_default(),
+        db_size_quota: if quota == 0 { DEFAULT_QUOTA_BYTES } else { quota },
+        downgrade_info: Some(DowngradeInfo::default()),
+    };
+    vec![frame(&response)]
+}
+
+/// The text form of an alarm, as Go prints the message.
+fn alarm_text(alarm: &AlarmMember) -> String {
+    let mut text = String::new();
+    if alarm.member_id != 0 {
+        text = format!("memberID:{}", alarm.member_id);
+    }
+    let name = match AlarmType::try_from(alarm.alarm) {
+        Ok(AlarmType::None) => return text,
+        Ok(kind) => kind.as_str_name().to_owned(),
+        Err(_) => alarm.alarm.to_string(),
+    };
+    if !text.is_empty() {
+        text.push(' ');
+    }
+    text + "alarm:" + &name
+}
+
+/// # Errors
+/// The outcome of the log, when something is to be raised or lifted.
+pub async fn alarm(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let request: AlarmRequest = decode(message.clone())?;
+    let mut response = if request.action == AlarmAction::Get as i32 {
+        let answer = local.mailbox.call(local.node(), Request::Alarms);
+        let mut alarms = match within(deadline, status::DEADLINE_EXCEEDED, answer).await? {
+            Reply::Alarms(alarms) => alarms,
+            other => return Err(refusal(other)),
+        };
+        if request.alarm != AlarmType::None as i32 {
+            alarms.retain(|alarm| alarm.alarm == request.alarm);
+        }
+        AlarmResponse { header: None, alarms }
+    } else {
+        let timed = Timed::start(local, "Alarm");
+        let result = local.propose(Command::Alarm, &message, deadline).await;
+        timed.end(&result);
+        match result? {
+            Response::Alarm(response) => response,
+            _ => return Err(unexpected_reply()),
+        }
+    };
+    local.fill(&mut response.header);
+    Ok(vec![frame(&response)])
+}
+
+/// Asks for a pass of space reclaim and returns at once: nothing waits for it here.
+///
+/// # Errors
+/// When the server stops.
+pub async fn defragment(local: &Local, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    local.done(Request::Defragment, deadline, status::DEADLINE_EXCEEDED).await?;
+    Ok(vec![frame(&DefragmentResponse { header: None })])
+}
+
+/// # Errors
+/// Not the leader; a target that cannot lead; the caller's deadline.
+pub async fn move_leader(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+    let request: MoveLeaderRequest = decode(message)?;
+    if !local.node().status().is_leader() {
+        return Err(status::NOT_LEADER);
+    }
+    let ask = Request::MoveLeader { target: request.target_id };
+    local.done(ask, deadline, status::TIMEOUT_LEADER_TRANSFER).await?;
+    Ok(vec![frame(&MoveLeaderResponse { header: None })])
+}
+
+/// # Errors
+/// A store that cannot be read.
+pub async fn hash(local: &Local) -> Result<Vec<Bytes>, Status> {
+    let revision = local.node().reader().revision();
+    let source = snapshot_source(local).await?;
+    let hash = local.blocking(move || dolmen_mvcc::hash_all(&*source)).await?;
+    let hash = hash.map_err(|error| Status::owned(Code::Unknown, error.to_string()))?;
+    Ok(vec![frame(&HashResponse { header: Some(local.header(revision)), hash })])
+}
+
+/// A pinned view of everything.
+async fn snapshot_source(local: &Local) -> Result<Box<dyn Source + Send>, Status> {
+    match local.mailbox.call(local.node(), Request::Snapshot).await {
+        Reply::Snapshot(source) => Ok(source),
+        other => Err(refusal(other)),
+    }
+}
+
+/// # Errors
+/// A revision that is compacted or yet to come.
+pub async fn hash_kv(local: &Local, message: Bytes) -> Result<Vec<Bytes>, Status> {
+    let request: HashKvRequest = decode(message)?;
+    let mut response = hash_at(local, request.revision).await??;
+    local.fill(&mut response.header);
+    Ok(vec![frame(&response)])
+}
+
+/// The hash of all revisions up to `revision` (0: the current one). The header holds the current revision only.
+///
+/// # Errors
+/// When the server stops; inside: a revision that is compacted or yet to come.
+pub async fn hash_at(local: &Local, revision: i64) -> Result<Result<HashKvResponse, RangeError>, Status> {
+    let reader = local.node().reader();
+    let result = local.blocking(move || reader.hash_kv(revision)).await?;
+    Ok(result.map(|hash| HashKvResponse {
+        header: Some(dolmen_proto::etcdserverpb::ResponseHeader { revision: hash.revision, ..Default::default() }),
+        hash: hash.hash,
+        compact_revision: hash.compact_revision,
+        hash_revision: hash.hash_revision,
+    }))
+}
+
+/// Streams the store as a bbolt file, and its SHA-256 last. The file is laid out and written on a thread of its own, a
+/// few messages ahead of the connection.
+///
+/// # Errors
+/// A store that cannot be read.
+pub async fn snapshot(local: &Local, emitter: &Emitter, call: &CallGuard) -> Result<(), Status> {
+    let source = snapshot_source(local).await?;
+    let version = local.node().members().storage_version.clone().unwrap_or_default();
+    let (sender, mut pieces) = mpsc::channel(SNAPSHOT_AHEAD);
+    let writing = tokio::task::spawn_blocking(move || write_snapshot(&*source, sender, version));
+    while let Some(piece) = pieces.recv().await {
+        call.sent(1, piece.len() as u64);
+        emitter.send(piece).await;
+    }
+    match writing.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(Status::owned(Code::Unknown, error)),
+        Err(_) => Err(status::STOPPED),
+    }
+}
+
+fn write_snapshot(source: &(dyn Source + Send), sender: mpsc::Sender<Bytes>, version: String) -> Result<(), String> {
+    let plan = Plan::new(source).map_err(|error| error.to_string())?;
+    let chunks = Chunks {
+        sender,
+        version,
+        remaining: plan.file_len(),
+        hash: Sha256::new(),
+        buf: BytesMut::with_capacity(SNAPSHOT_CHUNK),
+    };
+    let mut chunks = BoltWriter::new(chunks).write(&plan, source).map_err(|error| error.to_string())?;
+    chunks.cut().map_err(|error| error.to_string())?;
+    let digest = Bytes::copy_from_slice(&chunks.hash.finalize_reset());
+    chunks.send(digest).map_err(|error| error.to_string())
+}
+
+/// Cuts a file into messages.
+struct Chunks {
+    sender: mpsc::Sender<Bytes>,
+    version: String,
+    /// Bytes of the file not sent yet.
+    remaining: u64,
+    hash: Sha256,
+    buf: BytesMut,
+}
+
+impl Chunks {
+    fn cut(&mut self) -> io::Result<()> {
+        if self.buf.is_empty() {
+            return Ok(());
+        }
+        let blob = std::mem::replace(&mut self.buf, BytesMut::with_capacity(SNAPSHOT_CHUNK)).freeze();
+        self.hash.update(&blob);
+        self.remaining = self.remaining.saturating_sub(blob.len() as u64);
+        self.send(blob)
+    }
+
+    fn send(&mut self, blob: Bytes) -> io::Result<()> {
+        let message =
+            SnapshotResponse { header: None, remaining_bytes: self.remaining, blob, version: self.version.clone() };
+        self.sender.blocking_send(frame(&message)).map_err(|_| io::Error::other("the caller has gone"))
+    }
+}
+
+impl Write for Chunks {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(SNAPSHOT_CHUNK - self.buf.len());
+        self.buf.extend_from_slice(&bytes[..taken]);
+        if self.buf.len() == SNAPSHOT_CHUNK {
+            self.cut()?;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use dolmen_bolt::MemorySource;
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_the_file_in_chunks_and_its_hash() {
+        let pairs: BTreeMap<Bytes, Bytes> =
+            (0..2000u32).map(|n| (Bytes::from(format!("key{n:05}")), Bytes::from(vec![n as u8; 100]))).collect();
+        let source: MemorySource = BTreeMap::from([(Bytes::from_static(b"key"), pairs)]);
+        let (sender, mut receiver) = mpsc::channel(1000);
+        write_snapshot(&source, sender, "3.7.0".into()).unwrap();
+        let mut messages = Vec::new();
+        while let Ok(piece) = receiver.try_recv() {
+            messages.push(SnapshotResponse::decode(&piece[crate::frame::PREFIX..]).unwrap());
+        }
+        let digest = messages.pop().unwrap();
+        let file = messages.iter().map(|message| message.blob.clone()).collect::<Vec<_>>().concat();
+        assert_eq!(digest.blob.as_ref(), Sha256::digest(&file).as_slice());
+        assert_eq!(file.len() as u64, Plan::new(&source).unwrap().file_len());
+        let mut left = file.len() as u64;
+        for message in &messages {
+            left -= message.blob.len() as u64;
+            assert_eq!(message.remaining_bytes, left);
+            assert!(message.blob.len() == SNAPSHOT_CHUNK || left == 0);
+            assert_eq!(message.version, "3.7.0");
+        }
+        assert_eq!((left, digest.remaining_bytes), (0, 0));
+    }
+
+    #[test]
+    fn alarms_read_as_in_go() {
+        let alarm = |member_id, alarm| alarm_text(&AlarmMember { member_id, alarm });
+        assert_eq!(alarm(7, AlarmType::Nospace as i32), "memberID:7 alarm:NOSPACE");
+        assert_eq!(alarm(0, AlarmType::Corrupt as i32), "alarm:CORRUPT");
+        assert_eq!(alarm(7, 0), "memberID:7");
+        assert_eq!(alarm(7, 9), "memberID:7 alarm:9");
+    }
+}
