@@ -238,6 +238,15 @@ mod tests {
     }
 
     #[test]
+    fn a_commit_index_is_sent_once_and_only_as_far_as_entries_are() {
+        let mut progress = progress(ProgressState::Replicate, 3, 6);
+        for (sent, commit, bumps) in [(3, 3, false), (3, 4, true), (4, 9, true), (5, 9, false), (9, 10, false)] {
+            progress.sent_commit = sent;
+            assert_eq!(progress.can_bump_commit(commit), bumps, "sent {sent}, commit {commit}");
+        }
+    }
+
+    #[test]
     fn acknowledgements_move_forward_only() {
         for (update, matched, next, news) in [(2, 3, 5, false), (3, 3, 5, false), (4, 4, 5, true), (5, 5, 6, true)] {
             let mut progress = progress(ProgressState::Replicate, 3, 5);

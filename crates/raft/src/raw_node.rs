@@ -73,6 +73,22 @@ struct Outstanding {
     applied: Option<(u64, u64, u64)>,
 }
 
+/// Whether a Ready keeps what its storage messages carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copies {
+    Keep,
+    Move,
+}
+
+impl Copies {
+    fn of<T: Clone + Default>(self, part: &mut T) -> T {
+        match self {
+            Copies::Keep => part.clone(),
+            Copies::Move => std::mem::take(part),
+        }
+    }
+}
+
 /// One member of a group, without I/O: the caller stores, sends and applies what each [`Ready`] says.
 pub struct RawNode<S> {
     raft: Raft<S>,
@@ -240,6 +256,17 @@ impl<S: Storage> RawNode<S> {
 
     /// Hands out all work there is. Without async storage writes the next Ready comes after [`advance`](Self::advance).
     pub fn ready(&mut self) -> Ready {
+        self.build_ready(Copies::Keep)
+    }
+
+    /// As [`ready`](Self::ready) with async storage writes, for a caller that works by the messages: `entries`, `snapshot` and
+    /// `committed_entries` are moved into them instead of copied, and empty in the result.
+    pub fn ready_messages(&mut self) -> Ready {
+        assert!(self.async_storage_writes, "without async storage writes the messages do not carry the work");
+        self.build_ready(Copies::Move)
+    }
+
+    fn build_ready(&mut self, copies: Copies) -> Ready {
         assert!(!self.outstanding.handed_out, "the previous Ready was not advanced");
         let apply_unstable = self.apply_unstable();
         let raft = &mut self.raft;
@@ -263,14 +290,15 @@ impl<S: Storage> RawNode<S> {
 
         let promises = std::mem::take(&mut raft.messages_after_append);
         let committed_size = encoded_sizes(&ready.committed_entries);
+        let last_committed = ready.committed_entries.last().map(|last| last.index);
         if self.async_storage_writes {
-            self.add_storage_messages(&mut ready, promises);
+            self.add_storage_messages(&mut ready, promises, copies);
         } else {
             self.hold_until_advance(&mut ready, promises, committed_size);
         }
         self.raft.log.unstable.accept_in_progress();
-        if let Some(last) = ready.committed_entries.last() {
-            self.raft.log.accept_applying(last.index, committed_size, apply_unstable);
+        if let Some(index) = last_committed {
+            self.raft.log.accept_applying(index, committed_size, apply_unstable);
         }
         ready
     }
@@ -290,7 +318,7 @@ impl<S: Storage> RawNode<S> {
         self.outstanding = Outstanding { handed_out: true, steps, applied };
     }
 
-    fn add_storage_messages(&mut self, ready: &mut Ready, mut responses: Vec<Message>) {
+    fn add_storage_messages(&mut self, ready: &mut Ready, mut responses: Vec<Message>, copies: Copies) {
         let own = self.raft.id;
         let append = !ready.entries.is_empty()
             || ready.hard_state.is_some()
@@ -305,8 +333,8 @@ impl<S: Storage> RawNode<S> {
                 term: state.term,
                 vote: state.vote,
                 commit: state.commit,
-                entries: ready.entries.clone(),
-                snapshot: ready.snapshot.clone(),
+                entries: copies.of(&mut ready.entries),
+                snapshot: copies.of(&mut ready.snapshot),
                 responses,
                 ..message(MessageType::MsgStorageAppend, LOCAL_APPEND_THREAD)
             });
@@ -319,7 +347,7 @@ impl<S: Storage> RawNode<S> {
             };
             ready.messages.push(Message {
                 from: own,
-                entries: ready.committed_entries.clone(),
+                entries: copies.of(&mut ready.committed_entries),
                 responses: vec![response],
                 ..message(MessageType::MsgStorageApply, LOCAL_APPLY_THREAD)
             });

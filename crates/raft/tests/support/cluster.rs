@@ -106,10 +106,11 @@ impl Member {
     pub fn work(&mut self) -> Vec<Message> {
         let mut out = Vec::new();
         if self.node.has_ready() {
-            let mut ready = self.node.ready();
+            let asynchronous = self.config.async_storage_writes;
+            let mut ready = if asynchronous { self.node.ready_messages() } else { self.node.ready() };
             self.reads.append(&mut ready.read_states);
             let messages = std::mem::take(&mut ready.messages);
-            if self.config.async_storage_writes {
+            if asynchronous {
                 for message in messages {
                     match MessageType::try_from(message.r#type).unwrap() {
                         MessageType::MsgStorageAppend => self.append_work.push_back(message),
