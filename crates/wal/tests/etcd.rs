@@ -205,17 +205,23 @@ fn a_rotten_length_in_an_etcd_log_is_not_the_end_of_it() {
 /// Our first batch behind etcd's records is torn by noise. Nothing of it was durable, so nothing is refused.
 #[test]
 fn our_own_torn_batch_behind_etcds_records_is_judged_by_our_rules() {
-    for seed in 0..300 {
+    let mut torn_at_once = 0;
+    for seed in 0..200 {
         let disk = new_disk(seed);
         two_segments(&disk);
         let (mut wal, _) = open(&disk, (0, 0)).unwrap();
         wal.append(Some(&state(2, 2, 26)), &entries(27, 29, 2, 300)).unwrap();
         drop(wal);
-        let shape = *Rng::new(seed).pick(&PowerLoss::ALL);
-        disk.power_loss(shape);
-        let (_, recovered) = open(&disk, (0, 0)).unwrap_or_else(|e| panic!("seed={seed} {shape:?}: {e}"));
-        assert!((26..=29).contains(&recovered.entries.len()));
+        for shape in PowerLoss::ALL {
+            let disk = disk.fork(seed);
+            disk.power_loss(shape);
+            let (_, recovered) = open(&disk, (0, 0)).unwrap_or_else(|e| panic!("seed={seed} {shape:?}: {e}"));
+            assert!((26..=29).contains(&recovered.entries.len()));
+            let noise = shape == PowerLoss::GarbageTail && recovered.entries.len() == 26;
+            torn_at_once += usize::from(noise && recovered.repaired.is_some());
+        }
     }
+    assert!(torn_at_once > 20, "{torn_at_once}");
 }
 
 /// We were here, then etcd went on for long, then its first record rots. Our rules alone would call it torn and cut

@@ -297,3 +297,29 @@ fn a_log_may_move_between_threads() {
     fn send<T: Send>() {}
     send::<Wal>();
 }
+
+/// The slots of another member's log stand in the directory already, so nothing has to be made beside the new one.
+#[test]
+fn a_created_log_is_durable_by_its_own_syncs() {
+    let disk = new_disk(1);
+    create(&disk).close().unwrap();
+    disk.remove_dir_all(dir()).unwrap();
+    disk.sync_dir(Path::new("/m")).unwrap();
+    let metadata = Metadata { node_id: 1, cluster_id: 2 };
+    drop(Wal::create(arc(&disk), dir(), metadata, common::OPTIONS).unwrap());
+    disk.power_loss(PowerLoss::LoseAll);
+    assert_eq!(open(&disk, (0, 0)).unwrap().1.metadata, metadata);
+}
+
+/// What a new leader has replaced stays dead for a reader that starts above the first replaced entry.
+#[test]
+fn entries_replaced_below_the_snapshot_take_those_above_it_along() {
+    let disk = new_disk(1);
+    let mut wal = create(&disk);
+    wal.append(Some(&state(1, 1, 7)), &entries(1, 12, 1, 10)).unwrap();
+    wal.append(Some(&state(2, 1, 9)), &entries(8, 9, 2, 10)).unwrap();
+    wal.append_snapshot(&snapshot(9, 2)).unwrap();
+    wal.close().unwrap();
+    let (wal, recovered) = open(&disk, (9, 2)).unwrap();
+    assert_eq!((recovered.entries.len(), wal.last_index()), (0, 9));
+}
