@@ -1,6 +1,7 @@
 //! Membership changes (thesis chapter 4): how a list of changes turns one membership into the next.
 //!
-//! * **Simple**: at most one voter differs, so any old and any new majority overlap, and the change takes effect at once.
+//! * **Simple**: at most one voter differs, so any old and any new majority overlap, and the change takes effect at
+//!   once.
 //! * **Joint**: several changes enter a state in which old and new voters both decide, and a second change leaves it.
 //!
 //! A [`Changer`] works on copies of the membership and the progress; the caller puts them in force when it succeeds.
@@ -180,8 +181,8 @@ impl Changer {
 
     /// From an empty membership to the one `state` describes.
     ///
-    /// A joint one is reached by making the outgoing voters first, then entering the joint state with changes that remove
-    /// them all and add what `state` lists.
+    /// A joint one is reached by making the outgoing voters first, then entering the joint state with changes that
+    /// remove them all and add what `state` lists.
     pub fn restore(&mut self, state: &ConfState) -> Result<(), ConfChangeError> {
         let single = |kind: ConfChangeType| move |&node_id: &u64| ConfChangeSingle { r#type: kind as i32, node_id };
         let add = state.voters.iter().map(single(ConfChangeType::ConfChangeAddNode));

@@ -11,8 +11,8 @@ pub enum ReadOnlyOption {
     /// A round of heartbeats per batch of reads. Needs no clock.
     #[default]
     Safe,
-    /// Trusts its lease: the quorum check within an election timeout. Wrong when clocks drift or a process stalls without
-    /// bound; needs `check_quorum`.
+    /// Trusts its lease: the quorum check within an election timeout. Wrong when clocks drift or a process stalls
+    /// without bound; needs `check_quorum`.
     LeaseBased,
 }
 
@@ -29,8 +29,8 @@ pub struct Config {
     /// On restart, the index the state machine has applied; entries up to it are not handed out again. 0: everything
     /// after the snapshot is.
     pub applied: u64,
-    /// Storage work leaves as `MsgStorageAppend` and `MsgStorageApply` messages, whose responses come back when the work
-    /// is done, instead of as fields of a Ready that `advance` closes. See the crate page.
+    /// Storage work leaves as `MsgStorageAppend` and `MsgStorageApply` messages, whose responses come back when the
+    /// work is done, instead of as fields of a Ready that `advance` closes. See the crate page.
     pub async_storage_writes: bool,
     /// Bytes of entries in one append message; a single larger entry still goes alone. 0: one entry a message.
     pub max_size_per_msg: u64,
@@ -51,8 +51,8 @@ pub struct Config {
     pub read_only_option: ReadOnlyOption,
     /// Followers drop proposals instead of passing them to the leader.
     pub disable_proposal_forwarding: bool,
-    /// Take membership change proposals without looking at the membership in force. Only for a caller that validates and
-    /// serialises changes itself.
+    /// Take membership change proposals without looking at the membership in force. Only for a caller that validates
+    /// and serialises changes itself.
     pub disable_conf_change_validation: bool,
     /// A leader that is removed or becomes a learner steps down at once.
     pub step_down_on_removal: bool,
@@ -63,8 +63,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// etcd's parameters: election after 10 ticks, heartbeat each tick, pre-vote and quorum check on, 1 MiB a message, 512
-    /// messages in flight, no bound on uncommitted bytes.
+    /// etcd's parameters: election after 10 ticks, heartbeat each tick, pre-vote and quorum check on, 1 MiB a message,
+    /// 512 messages in flight, no bound on uncommitted bytes.
     pub fn new(id: u64) -> Self {
         Self {
             id,

@@ -28,8 +28,8 @@ pub(crate) fn encoded_sizes<'a>(entries: impl IntoIterator<Item = &'a Entry>) ->
     entries.into_iter().map(encoded_size).sum()
 }
 
-/// Bytes of the payloads alone: what `max_uncommitted_entries_size` and `max_inflight_bytes` count. The empty entry of a
-/// new leader weighs nothing, so it can always be appended.
+/// Bytes of the payloads alone: what `max_uncommitted_entries_size` and `max_inflight_bytes` count. The empty entry of
+/// a new leader weighs nothing, so it can always be appended.
 pub(crate) fn payload_sizes<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> u64 {
     entries.into_iter().map(|entry| entry.data.len() as u64).sum()
 }

@@ -6,8 +6,8 @@ use crate::confchange::ConfChangeError;
 /// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The proposal was not taken: no leader is known, a leadership transfer is under way, this node was removed, or the
-    /// bound on uncommitted bytes is reached. Nothing of it is in any log through this node.
+    /// The proposal was not taken: no leader is known, a leadership transfer is under way, this node was removed, or
+    /// the bound on uncommitted bytes is reached. Nothing of it is in any log through this node.
     #[error("raft proposal dropped")]
     ProposalDropped,
     /// A message type that never travels between members, or one that only the other door takes.

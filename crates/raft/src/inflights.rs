@@ -12,8 +12,8 @@ struct Inflight {
 
 /// Bounds how much a leader sends ahead of acknowledgements, in messages and in bytes.
 ///
-/// The byte bound is soft: the message that crosses it is still taken, the next one is not. Memory grows with what is in
-/// flight, not with the bound.
+/// The byte bound is soft: the message that crosses it is still taken, the next one is not. Memory grows with what is
+/// in flight, not with the bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inflights {
     /// Oldest first; indexes ascend.

@@ -1,17 +1,17 @@
 //! Consensus without I/O: one log, agreed on by a group of members, of which a minority may be down, slow or cut off.
 //!
 //! This is Raft (Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm"; "paper" below, and
-//! Ongaro's dissertation, "thesis"), with etcd's messages and etcd's behaviour, so that members of both kinds can form one
-//! group. [`RawNode`] is one member. It has no clock, no disk, no network and no thread: the owner tells it that time
-//! passes and what arrived, and carries out the [`Ready`] it gives.
+//! Ongaro's dissertation, "thesis"), with etcd's messages and etcd's behaviour, so that members of both kinds can form
+//! one group. [`RawNode`] is one member. It has no clock, no disk, no network and no thread: the owner tells it that
+//! time passes and what arrived, and carries out the [`Ready`] it gives.
 //!
 //! # The words
 //!
 //! A **term** is a period with at most one leader. An **entry** has a term and an **index**, its position in the log.
-//! An entry is **stable** when this member's disk has it, **committed** when a quorum's disks have it and no later leader
-//! can miss it, **applied** when the state machine has executed it. **Progress** is what a leader knows of one member's
-//! log. A **quorum** is a majority of voters, in a joint membership a majority of each half. **Hard state** (term, vote,
-//! commit index) has to survive a crash; soft state does not.
+//! An entry is **stable** when this member's disk has it, **committed** when a quorum's disks have it and no later
+//! leader can miss it, **applied** when the state machine has executed it. **Progress** is what a leader knows of one
+//! member's log. A **quorum** is a majority of voters, in a joint membership a majority of each half. **Hard state**
+//! (term, vote, commit index) has to survive a crash; soft state does not.
 //!
 //! # The loop
 //!
@@ -45,29 +45,30 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The order is the safety of the protocol: nothing is sent, and nothing applied, before what the same Ready wants stored
-//! is durable.
+//! The order is the safety of the protocol: nothing is sent, and nothing applied, before what the same Ready wants
+//! stored is durable.
 //!
 //! # Async storage writes
 //!
 //! With [`Config::async_storage_writes`] a Ready need not be finished before the next one. Its work is (also) in
-//! `messages`: a `MsgStorageAppend` to [`LOCAL_APPEND_THREAD`] and a `MsgStorageApply` to [`LOCAL_APPLY_THREAD`]. Each is
-//! carried out in order among those to the same thread; then its `responses` are delivered, to other members by sending
-//! and to this one by [`RawNode::step_local`]. Everything else in `messages` may leave at once: a leader's appends travel
-//! while its own disk still writes. Hard state travels in `term`, `vote` and `commit`, all 0 when unchanged. Committed
-//! entries are handed out only once they are stable here. [`RawNode::ready_messages`] spares the copies in the other fields.
+//! `messages`: a `MsgStorageAppend` to [`LOCAL_APPEND_THREAD`] and a `MsgStorageApply` to [`LOCAL_APPLY_THREAD`]. Each
+//! is carried out in order among those to the same thread; then its `responses` are delivered, to other members by
+//! sending and to this one by [`RawNode::step_local`]. Everything else in `messages` may leave at once: a leader's
+//! appends travel while its own disk still writes. Hard state travels in `term`, `vote` and `commit`, all 0 when
+//! unchanged. Committed entries are handed out only once they are stable here. [`RawNode::ready_messages`] spares the
+//! copies in the other fields.
 //!
 //! # Two doors
 //!
 //! [`RawNode::step`] takes what came off the wire and trusts none of it: types, senders, terms, indexes and entries are
-//! checked before anything changes, and nothing that arrives can make this crate panic or allocate more than it was given.
-//! [`RawNode::step_local`] takes storage's answers, which the wire must not be able to forge. Our own mistakes, such as
-//! compacting what was not applied, are assertions.
+//! checked before anything changes, and nothing that arrives can make this crate panic or allocate more than it was
+//! given. [`RawNode::step_local`] takes storage's answers, which the wire must not be able to forge. Our own mistakes,
+//! such as compacting what was not applied, are assertions.
 //!
 //! # Left out
 //!
-//! Storage errors (the log window lives in memory; a failed disk stops the process), message transport, snapshots' content,
-//! the meaning of entries, and sessions of clients.
+//! Storage errors (the log window lives in memory; a failed disk stops the process), message transport, snapshots'
+//! content, the meaning of entries, and sessions of clients.
 //!
 //! Source of the behaviour: etcd's raft library 3.7, whose own data-driven scripts are this crate's conformance test.
 

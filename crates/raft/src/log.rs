@@ -99,9 +99,9 @@ impl<S: Storage> RaftLog<S> {
         candidate.term > last.term || candidate.term == last.term && candidate.index >= last.index
     }
 
-    /// A follower's side of an append: takes the entries behind `previous` when that entry is here, and learns `commit`.
-    /// The entries are consecutive, and `previous` is not below the commit index. Gives the index up to which the log now equals the leader's; `None` when `previous`
-    /// is not here.
+    /// A follower's side of an append: takes the entries behind `previous` when that entry is here, and learns
+    /// `commit`. The entries are consecutive, and `previous` is not below the commit index. Gives the index up to which
+    /// the log now equals the leader's; `None` when `previous` is not here.
     pub(crate) fn maybe_append(&mut self, previous: EntryId, mut entries: Vec<Entry>, commit: u64) -> Option<u64> {
         if !self.matches(previous) {
             return None;

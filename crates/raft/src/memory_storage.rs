@@ -10,8 +10,8 @@ use crate::storage::{Storage, StorageError, snapshot_index, snapshot_term};
 
 /// A [`Storage`] that holds hard state, snapshot and the entries above the last compaction.
 ///
-/// In production it mirrors the tail of the write-ahead log: appending costs what is appended, compacting what is dropped,
-/// and payloads are shared, not copied. Invariant: entries are consecutive from `before + 1`.
+/// In production it mirrors the tail of the write-ahead log: appending costs what is appended, compacting what is
+/// dropped, and payloads are shared, not copied. Invariant: entries are consecutive from `before + 1`.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStorage {
     hard_state: HardState,
@@ -100,8 +100,8 @@ impl MemoryStorage {
         Ok(())
     }
 
-    /// Makes the state at `index` the snapshot to send; `conf_state` when membership changed since the last one. Entries
-    /// stay until compacted.
+    /// Makes the state at `index` the snapshot to send; `conf_state` when membership changed since the last one.
+    /// Entries stay until compacted.
     ///
     /// # Errors
     /// `SnapshotOutOfDate` when there is one as new, `Unavailable` above the last entry, `Compacted` when the entry is

@@ -114,8 +114,8 @@ impl<S: Storage> RawNode<S> {
         })
     }
 
-    /// Gives an empty log its beginning: term 1, and one committed entry per founding member that adds it, with the context
-    /// given for it. Every founding member begins with the same list.
+    /// Gives an empty log its beginning: term 1, and one committed entry per founding member that adds it, with the
+    /// context given for it. Every founding member begins with the same list.
     ///
     /// # Errors
     /// `StoredState` when storage is not empty, `ConfChange` for an empty list.
@@ -174,8 +174,8 @@ impl<S: Storage> RawNode<S> {
         self.propose_entries(vec![Entry { data, ..Entry::default() }])
     }
 
-    /// Asks for several entries at once, all or none: one append message per member, one acknowledgement. Term and index
-    /// are filled in by the leader.
+    /// Asks for several entries at once, all or none: one append message per member, one acknowledgement. Term and
+    /// index are filled in by the leader.
     ///
     /// # Errors
     /// `ProposalDropped`; `InvalidMessage` for no entries, or a membership change that does not decode.
@@ -184,7 +184,8 @@ impl<S: Storage> RawNode<S> {
         self.raft.step(Message { from, entries, ..message(MessageType::MsgProp, NONE) })
     }
 
-    /// Asks for a change of one member. When another change may be under way, the leader puts an empty entry in its place.
+    /// Asks for a change of one member. When another change may be under way, the leader puts an empty entry in its
+    /// place.
     ///
     /// # Errors
     /// As [`propose_entries`](Self::propose_entries).
@@ -216,23 +217,24 @@ impl<S: Storage> RawNode<S> {
         self.raft.apply_conf_change(change)
     }
 
-    /// Takes a message from another member. Anything may come in; only what a correct member could have sent gets through.
+    /// Takes a message from another member. Anything may come in; only what a correct member could have sent gets
+    /// through.
     ///
     /// # Errors
-    /// `UnknownMessageType`, `LocalMessage`, `InvalidMessage`, `PeerNotFound`: nothing has changed, and going on is fine.
-    /// `ProposalDropped`: a proposal that was passed on here. `CommitOutOfRange`: this member's log
-    /// contradicts the group's; it must stop.
+    /// `UnknownMessageType`, `LocalMessage`, `InvalidMessage`, `PeerNotFound`: nothing has changed, and going on is
+    /// fine. `ProposalDropped`: a proposal that was passed on here. `CommitOutOfRange`: this member's log contradicts
+    /// the group's; it must stop.
     pub fn step(&mut self, message: Message) -> Result<(), Error> {
         self.raft.check_remote(&message)?;
         self.raft.step(message)
     }
 
-    /// With async storage writes: takes a response out of a storage message, once its work is done, when it is addressed
-    /// to this member. All other responses are to be sent.
+    /// With async storage writes: takes a response out of a storage message, once its work is done, when it is
+    /// addressed to this member. All other responses are to be sent.
     ///
     /// # Errors
-    /// `LocalMessage` for anything else, or without async storage writes. `InvalidMessage` for work that was never handed
-    /// out. `PeerNotFound`: this member was removed, nobody waits for its promise.
+    /// `LocalMessage` for anything else, or without async storage writes. `InvalidMessage` for work that was never
+    /// handed out. `PeerNotFound`: this member was removed, nobody waits for its promise.
     pub fn step_local(&mut self, response: Message) -> Result<(), Error> {
         if !self.async_storage_writes {
             return Err(Error::LocalMessage);
@@ -259,8 +261,8 @@ impl<S: Storage> RawNode<S> {
         self.build_ready(Copies::Keep)
     }
 
-    /// As [`ready`](Self::ready) with async storage writes, for a caller that works by the messages: `entries`, `snapshot` and
-    /// `committed_entries` are moved into them instead of copied, and empty in the result.
+    /// As [`ready`](Self::ready) with async storage writes, for a caller that works by the messages: `entries`,
+    /// `snapshot` and `committed_entries` are moved into them instead of copied, and empty in the result.
     pub fn ready_messages(&mut self) -> Ready {
         assert!(self.async_storage_writes, "without async storage writes the messages do not carry the work");
         self.build_ready(Copies::Move)
@@ -381,8 +383,8 @@ impl<S: Storage> RawNode<S> {
         Some(response)
     }
 
-    /// Closes a Ready: everything in it is stored, sent and applied. Its fields may have been taken out before. Not with
-    /// async storage writes.
+    /// Closes a Ready: everything in it is stored, sent and applied. Its fields may have been taken out before. Not
+    /// with async storage writes.
     pub fn advance(&mut self, _ready: Ready) {
         assert!(!self.async_storage_writes, "with async storage writes, responses close the work");
         let mut steps = std::mem::take(&mut self.outstanding.steps);
@@ -399,7 +401,8 @@ impl<S: Storage> RawNode<S> {
         }
     }
 
-    /// Entries that are committed but not stored here may be applied: only when the Ready that carries them is stored first.
+    /// Entries that are committed but not stored here may be applied: only when the Ready that carries them is stored
+    /// first.
     const fn apply_unstable(&self) -> bool {
         !self.async_storage_writes
     }
@@ -460,8 +463,8 @@ impl<S: Storage> RawNode<S> {
         self.raft.tracker.progress.iter()
     }
 
-    /// The other voter that is furthest along and was heard from lately: whom a leader best hands over to. `None` on others
-    /// than the leader, or when there is nobody.
+    /// The other voter that is furthest along and was heard from lately: whom a leader best hands over to. `None` on
+    /// others than the leader, or when there is nobody.
     pub fn most_caught_up_voter(&self) -> Option<u64> {
         let raft = &self.raft;
         if raft.role != Role::Leader {

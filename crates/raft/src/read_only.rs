@@ -1,8 +1,9 @@
 //! Reads that wait for proof that the leader still leads (thesis 6.4).
 //!
 //! Reads queue in order of arrival and are numbered from 1, for as long as one leader leads. Each heartbeat carries the
-//! number of the newest read as its context, 8 bytes little-endian, and followers echo it: an echo of `n` proves that the
-//! leader led after read `n` arrived, so it confirms reads `1..=n`. Once a quorum echoed `n` or more, they are answered.
+//! number of the newest read as its context, 8 bytes little-endian, and followers echo it: an echo of `n` proves that
+//! the leader led after read `n` arrived, so it confirms reads `1..=n`. Once a quorum echoed `n` or more, they are
+//! answered.
 //!
 //! The number is ours, never the caller's context, so a caller that repeats a context cannot have a late echo of its
 //! earlier request answer the later one. An echo from another term is dropped with its message.

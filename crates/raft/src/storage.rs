@@ -21,8 +21,8 @@ pub enum StorageError {
 
 /// The written log, as the core reads it: the entries above the last compaction, and the snapshot below them.
 ///
-/// Called on every step, so answers come from memory; there are no I/O errors here. The owner writes Ready's entries into
-/// it before it tells the core that they are durable.
+/// Called on every step, so answers come from memory; there are no I/O errors here. The owner writes Ready's entries
+/// into it before it tells the core that they are durable.
 pub trait Storage {
     /// What a restart begins with. An empty `ConfState` for a member that knows no membership yet.
     fn initial_state(&self) -> Result<(HardState, ConfState), StorageError>;

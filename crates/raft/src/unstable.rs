@@ -32,8 +32,8 @@ pub(crate) struct Unstable {
     snapshot_in_progress: bool,
     /// Entries below are being written.
     offset_in_progress: u64,
-    /// Grows whenever entries are replaced. A write from before that says nothing about what is here now: the write that
-    /// replaces its entries in storage is still to come.
+    /// Grows whenever entries are replaced. A write from before that says nothing about what is here now: the write
+    /// that replaces its entries in storage is still to come.
     epoch: u64,
     logger: Logger,
 }
@@ -115,8 +115,8 @@ impl Unstable {
         self.snapshot_in_progress = self.snapshot.is_some();
     }
 
-    /// A write that was handed out at `epoch` is durable: storage has everything up to `id`. Ignored when the entry here is
-    /// another one, or was replaced, perhaps by the same one, while the write ran.
+    /// A write that was handed out at `epoch` is durable: storage has everything up to `id`. Ignored when the entry
+    /// here is another one, or was replaced, perhaps by the same one, while the write ran.
     pub(crate) fn stable_to(&mut self, id: EntryId, epoch: u64) {
         let Some(term) = self.term(id.index) else {
             log!(self.logger, Info, "entry at index {} missing from unstable log; ignoring", id.index);

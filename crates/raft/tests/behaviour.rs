@@ -1,4 +1,5 @@
-//! Rules one at a time: bounds, reads, the doors, and the ways in which this crate is stricter than the library it follows.
+//! Rules one at a time: bounds, reads, the doors, and the ways in which this crate is stricter than the library it
+//! follows.
 
 #[path = "support/cluster.rs"]
 #[allow(dead_code)]

@@ -1,5 +1,5 @@
-//! Whole groups under a seeded storm: lost, repeated and reordered messages, crashes that lose unfinished writes, lagging
-//! storage, membership changes, snapshots; and messages that no correct member would send.
+//! Whole groups under a seeded storm: lost, repeated and reordered messages, crashes that lose unfinished writes,
+//! lagging storage, membership changes, snapshots; and messages that no correct member would send.
 
 #[path = "support/cluster.rs"]
 #[allow(dead_code)]
@@ -145,8 +145,8 @@ impl World {
 
     /// Proposes a change of one or two members.
     ///
-    /// Not below three voters: when a change leaves so few that a member must learn from a removed one that it is decided,
-    /// and that one is gone, a group may stand still for good. That is Raft, and the operator's business.
+    /// Not below three voters: when a change leaves so few that a member must learn from a removed one that it is
+    /// decided, and that one is gone, a group may stand still for good. That is Raft, and the operator's business.
     fn propose_change(&mut self, at: usize) {
         const ADD_OR_UPDATE: [i32; 2] = [0, 2];
         let node = &mut self.members[at].node;
@@ -415,8 +415,8 @@ fn spoil(rng: &mut Rng, message: &mut Message) {
     }
 }
 
-/// Anything may come off the wire. A made-up message that looks right may well destroy the group's agreement (Raft trusts
-/// its members), but not the process: every call returns.
+/// Anything may come off the wire. A made-up message that looks right may well destroy the group's agreement (Raft
+/// trusts its members), but not the process: every call returns.
 #[test]
 fn junk_never_panics() {
     let total = Cell::new((0, 0));

@@ -2,9 +2,9 @@
 //!
 //! What comes off the wire may be from a newer version, from a member that was removed, damaged, or made up. Everything
 //! that the state machine takes for granted about a message is checked here, before anything changes: that its type is
-//! known and travels between members, that it names a sender and a term, that numbers are small enough to count on from,
-//! that entries are consecutive. What needs the log to judge (acknowledging entries that do not exist, committing beyond
-//! the last one) is refused where it is handled.
+//! known and travels between members, that it names a sender and a term, that numbers are small enough to count on
+//! from, that entries are consecutive. What needs the log to judge (acknowledging entries that do not exist, committing
+//! beyond the last one) is refused where it is handled.
 
 use dolmen_proto::raftpb::{EntryType, Message, MessageType};
 
@@ -108,8 +108,8 @@ impl<S: Storage> Raft<S> {
         }
     }
 
-    /// Entries follow on the previous one and on each other, their terms only grow, up to the leader's, and membership changes
-    /// decode.
+    /// Entries follow on the previous one and on each other, their terms only grow, up to the leader's, and membership
+    /// changes decode.
     fn check_append(&self, append: &Message) -> Result<(), Error> {
         let refuse = |reason| Err(self.invalid(append, reason));
         let (mut index, mut term) = (append.index, append.log_term);

@@ -9,7 +9,8 @@ use crate::quorum::VoteResult;
 use crate::raft::Role;
 use crate::storage::Storage;
 
-/// The context of a vote request made on behalf of the leader itself; members grant it although they hear from a leader.
+/// The context of a vote request made on behalf of the leader itself; members grant it although they hear from a
+/// leader.
 pub(super) const CAMPAIGN_TRANSFER: &[u8] = b"CampaignTransfer";
 
 /// Why this member stands.

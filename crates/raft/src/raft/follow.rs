@@ -34,8 +34,8 @@ impl<S: Storage> Raft<S> {
             previous.term,
             previous.index
         );
-        // The hint spares the leader from probing entry by entry: the last of ours that its log could contain, as far as
-        // the terms tell. See `handle_append_rejection` for the other half.
+        // The hint spares the leader from probing entry by entry: the last of ours that its log could contain, as far
+        // as the terms tell. See `handle_append_rejection` for the other half.
         let upper = previous.index.min(self.log.last_index());
         let (reject_hint, log_term) = self.log.find_conflict_by_term(upper, previous.term);
         self.send(Message {
@@ -108,7 +108,8 @@ impl<S: Storage> Raft<S> {
             log!(
                 self.logger,
                 Info,
-                "{:x} [commit: {}, lastindex: {}, lastterm: {}] fast-forwarded commit to snapshot [index: {}, term: {}]",
+                "{:x} [commit: {}, lastindex: {}, lastterm: {}] fast-forwarded commit to snapshot \
+                 [index: {}, term: {}]",
                 self.id,
                 self.log.committed,
                 last.index,

@@ -83,8 +83,8 @@ impl<S: Storage> Raft<S> {
         log!(
             self.logger,
             Debug,
-            "{:x} [firstindex: {first_index}, commit: {committed}] sent snapshot[index: {index}, term: {term}] to {to:x} \
-             [{progress}]",
+            "{:x} [firstindex: {first_index}, commit: {committed}] sent snapshot[index: {index}, term: {term}] \
+             to {to:x} [{progress}]",
             self.id
         );
         progress.become_snapshot(index);
@@ -203,10 +203,10 @@ impl<S: Storage> Raft<S> {
 
     /// The member's log does not match at `index`; it hints where it may.
     ///
-    /// The hint is the last entry of its log, at most `index`, whose term is not above the leader's there. If the leader's
-    /// term at the hint is higher than the member's, they differ there too, and at every entry before it with such a term;
-    /// so the leader steps back to the first whose term is not higher. Both sides together need one probe per term in which
-    /// the logs differ, instead of one per entry.
+    /// The hint is the last entry of its log, at most `index`, whose term is not above the leader's there. If the
+    /// leader's term at the hint is higher than the member's, they differ there too, and at every entry before it with
+    /// such a term; so the leader steps back to the first whose term is not higher. Both sides together need one probe
+    /// per term in which the logs differ, instead of one per entry.
     fn handle_append_rejection(&mut self, response: &Message) {
         log!(
             self.logger,

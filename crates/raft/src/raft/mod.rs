@@ -1,7 +1,7 @@
 //! The state machine of one member: roles, terms, and what each message does to them.
 //!
-//! Everything happens inside two calls: [`Raft::step`] takes a message, `tick` lets time pass. Both only change state and
-//! queue messages; [`RawNode`](crate::RawNode) turns what changed into a Ready.
+//! Everything happens inside two calls: [`Raft::step`] takes a message, `tick` lets time pass. Both only change state
+//! and queue messages; [`RawNode`](crate::RawNode) turns what changed into a Ready.
 //!
 //! | file | what |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! | `check` | refusing messages that no correct member sends |
 //!
 //! A message queues in one of two places. Answers that promise something (a vote, an accepted append) go to
-//! `messages_after_append` and leave only when everything this member has to write is durable; this holds for promises to
-//! itself too. All others go to `messages` and may leave at once (thesis 10.2.1).
+//! `messages_after_append` and leave only when everything this member has to write is durable; this holds for promises
+//! to itself too. All others go to `messages` and may leave at once (thesis 10.2.1).
 
 mod check;
 mod elect;
@@ -99,7 +99,8 @@ pub struct Raft<S> {
     pub(crate) messages: Vec<Message>,
     pub(crate) messages_after_append: Vec<Message>,
 
-    /// At least the index of the newest membership change that may be unapplied; no other is taken before that is applied.
+    /// At least the index of the newest membership change that may be unapplied; no other is taken before that is
+    /// applied.
     pending_conf_index: u64,
     /// Payload bytes a leader appended above the commit index; never over-estimated.
     uncommitted_size: u64,
@@ -270,8 +271,8 @@ impl<S: Storage> Raft<S> {
         HardState { term: self.term, vote: self.vote, commit: self.log.committed }
     }
 
-    /// Queues a message. Its term is filled in here, except for votes, which speak about a term of their own, and for what
-    /// a follower passes on to the leader, which belongs to no term.
+    /// Queues a message. Its term is filled in here, except for votes, which speak about a term of their own, and for
+    /// what a follower passes on to the leader, which belongs to no term.
     fn send(&mut self, mut message: Message) {
         if message.from == NONE {
             message.from = self.id;
@@ -358,10 +359,11 @@ impl<S: Storage> Raft<S> {
             own.become_replicate();
             own.recent_active = true;
         }
-        // There may be an unapplied membership change in the log; looking for it could read the whole log, waiting is cheap.
+        // There may be an unapplied membership change in the log; looking for it could read the whole log, waiting is
+        // cheap.
         self.pending_conf_index = self.log.last_index();
-        // An entry of its own term, so that it learns the commit index (paper section 8). Its payload is empty, so no size
-        // bound refuses it.
+        // An entry of its own term, so that it learns the commit index (paper section 8). Its payload is empty, so no
+        // size bound refuses it.
         let appended = self.append_entries(vec![Entry::default()]);
         assert!(appended, "an empty entry weighs nothing");
         log!(self.logger, Info, "{:x} became leader at term {}", self.id, self.term);

@@ -123,8 +123,8 @@ impl<S: Storage> Raft<S> {
         let index = index.max(self.log.applied());
         self.log.applied_to(index, size);
         if self.tracker.config.auto_leave && index >= self.pending_conf_index && self.is_leader() {
-            // An empty change leaves the joint state; its empty payload passes every size bound. A transfer under way can
-            // still refuse it; then the next applied entry, or the next leader, tries again.
+            // An empty change leaves the joint state; its empty payload passes every size bound. A transfer under way
+            // can still refuse it; then the next applied entry, or the next leader, tries again.
             let entry = Entry { r#type: EntryType::EntryConfChangeV2 as i32, data: Bytes::new(), ..Entry::default() };
             let proposal = Message { entries: vec![entry], ..message(MessageType::MsgProp, NONE) };
             match self.step(proposal) {

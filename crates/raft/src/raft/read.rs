@@ -19,8 +19,8 @@ impl<S: Storage> Raft<S> {
             return Err(self.invalid(&request, "a read carries one context"));
         }
         if self.tracker.is_singleton() && self.tracker.config.voters.contains(self.id) {
-            // Nobody else could have been elected. A removed leader that leads on is another matter: the one voter left may
-            // have elected itself.
+            // Nobody else could have been elected. A removed leader that leads on is another matter: the one voter left
+            // may have elected itself.
             self.answer_read(request, self.log.committed);
         } else if self.postponed_reads.len() + self.read_only.waiting() >= MAX_WAITING_READS {
             log!(self.logger, Warning, "{:x} has too many waiting reads; dropping index reading msg", self.id);

@@ -16,8 +16,8 @@ use crate::storage::{Storage, snapshot_index};
 use MessageType::*;
 
 impl<S: Storage> Raft<S> {
-    /// Takes one checked message; see [`RawNode::step`](crate::RawNode::step) for the door. Term 0 marks what belongs to no
-    /// term: local commands, and what followers pass on to the leader.
+    /// Takes one checked message; see [`RawNode::step`](crate::RawNode::step) for the door. Term 0 marks what belongs
+    /// to no term: local commands, and what followers pass on to the leader.
     pub(crate) fn step(&mut self, message: Message) -> Result<(), Error> {
         let kind = message_type(&message);
         if message.term != 0 {
@@ -58,8 +58,8 @@ impl<S: Storage> Raft<S> {
                 log!(
                     self.logger,
                     Info,
-                    "{:x} [logterm: {}, index: {}, vote: {:x}] ignored {} from {:x} [logterm: {}, index: {}] at term {}: \
-                     lease is not expired (remaining ticks: {})",
+                    "{:x} [logterm: {}, index: {}, vote: {:x}] ignored {} from {:x} [logterm: {}, index: {}] at term \
+                     {}: lease is not expired (remaining ticks: {})",
                     self.id,
                     last.term,
                     last.index,
@@ -100,9 +100,9 @@ impl<S: Storage> Raft<S> {
     fn meet_earlier_term(&mut self, kind: MessageType, request: &Message) -> Result<(), Error> {
         match kind {
             MsgHeartbeat | MsgApp if self.check_quorum || self.pre_vote => {
-                // A leader of an earlier term that does not know of this one. With these options this member's vote requests
-                // are ignored by those in touch with that leader, so without an answer it could never rejoin: tell the
-                // leader the term.
+                // A leader of an earlier term that does not know of this one. With these options this member's vote
+                // requests are ignored by those in touch with that leader, so without an answer it could never rejoin:
+                // tell the leader the term.
                 self.send(message(MsgAppResp, request.from));
             }
             MsgPreVote => {
@@ -187,8 +187,8 @@ impl<S: Storage> Raft<S> {
             || (self.vote == NONE && self.leader_id == NONE)
             || (kind == MsgPreVote && request.term > self.term);
         let candidate = EntryId { term: request.log_term, index: request.index };
-        // Learners vote too: one that was promoted may not have heard of it, and its vote may be needed for a leader that can
-        // tell it.
+        // Learners vote too: one that was promoted may not have heard of it, and its vote may be needed for a leader
+        // that can tell it.
         if can_vote && self.log.is_up_to_date(candidate) {
             self.log_vote("cast", kind, request);
             // The answer carries the candidate's term, or the candidate would drop it as stale.
@@ -199,8 +199,8 @@ impl<S: Storage> Raft<S> {
             }
         } else {
             self.log_vote("rejected", kind, request);
-            // A rejection carries this member's term. One that begins with a log and without a term has none to tell yet;
-            // silence rejects as well.
+            // A rejection carries this member's term. One that begins with a log and without a term has none to tell
+            // yet; silence rejects as well.
             if self.term != 0 {
                 self.send(Message { term: self.term, reject: true, ..message(response_to_vote(kind), request.from) });
             }

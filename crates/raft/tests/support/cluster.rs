@@ -1,5 +1,5 @@
-//! A group of members with everything around them that a server would do: disks that lose unfinished writes, storage work
-//! that lags, a state machine with snapshots. One seed draws all of it.
+//! A group of members with everything around them that a server would do: disks that lose unfinished writes, storage
+//! work that lags, a state machine with snapshots. One seed draws all of it.
 //!
 //! The state machine is a running hash over applied entries, so equal hashes at an index mean equal histories.
 
@@ -212,7 +212,8 @@ impl Member {
 #[derive(Default)]
 pub struct Invariants {
     leaders: BTreeMap<u64, u64>,
-    /// By index and term: hash of the entry, and the term before it. Same id, same entry, same entry before: log matching.
+    /// By index and term: hash of the entry, and the term before it. Same id, same entry, same entry before: log
+    /// matching.
     entries: BTreeMap<(u64, u64), (u64, u64)>,
     applied: BTreeMap<u64, u64>,
     commits: BTreeMap<u64, u64>,

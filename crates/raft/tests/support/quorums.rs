@@ -1,7 +1,7 @@
 //! The quorum dialect: `committed` and `vote` over a majority (`cfg`) or a joint (`cfg`, `cfgj`) configuration.
 //!
-//! Each answer is also computed in other ways that must agree; where one does not, it is added to the output and so fails
-//! the comparison.
+//! Each answer is also computed in other ways that must agree; where one does not, it is added to the output and so
+//! fails the comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 
