@@ -125,7 +125,12 @@ fn main() {
     let start = clock();
     let bytes: usize = reader.view().scan(Revision::default(), i64::MAX).map(|item| item.expect("reads").2.len()).sum();
     println!("scan   {:>9.0} MB/s", bytes as f64 / 1e6 / start.elapsed().as_secs_f64());
-    drop((reader, log));
+    drop(reader);
+    while log.next_due().is_some() {
+        pump(&mut log, Hint::Sync);
+        std::thread::yield_now();
+    }
+    log.close().expect("closes");
 
     let (start, start_cpu) = (clock(), cpu());
     let (mut log, recovered) = Log::open(Arc::clone(&disk), &dir, Options::default()).expect("opens again");

@@ -113,8 +113,14 @@ impl Log {
             return true;
         }
         let percent = marks.garbage_percent();
-        let worth = marks.gone_bytes >= self.store.options.segment_bytes / 64;
+        let worth = marks.gone_bytes >= self.floor_bytes();
         worth && (percent >= ALWAYS_PERCENT || over && percent >= FLOOR_PERCENT)
+    }
+
+    /// Less garbage than this is not worth a rewrite by itself: small against what lives, and against a segment.
+    fn floor_bytes(&self) -> u64 {
+        let segment = self.store.options.segment_bytes;
+        ((self.totals.record_bytes - self.totals.dead_bytes) / 64).clamp(segment / 1024, segment / 64)
     }
 
     /// Whether garbage takes more of the whole store than it may.
@@ -147,7 +153,7 @@ impl Log {
 
     pub(crate) fn early_roll_due(&self) -> Option<Mono> {
         let marks = self.marks.get(&self.active.active.id)?;
-        let worth = marks.gone_bytes >= self.store.options.segment_bytes / 32;
+        let worth = marks.gone_bytes >= self.floor_bytes();
         let ready = self.sealing.is_none() && worth && marks.garbage_percent() >= ALWAYS_PERCENT;
         ready.then_some(Mono(self.quiet_since.0 + QUIET))
     }

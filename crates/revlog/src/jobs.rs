@@ -40,7 +40,7 @@ pub(crate) enum Work {
     Seal(Box<SealJob>),
     Reclaim(Box<Task>),
     Unlink(Arc<Store>, Vec<PathBuf>),
-    Spare(Arc<Store>),
+    Spare(Arc<Store>, u64),
 }
 
 /// The result of a job, for [`crate::Log::finish_job`].
@@ -63,7 +63,7 @@ impl Job {
             Work::Seal(_) => JobKind::Seal,
             Work::Reclaim(_) => JobKind::Reclaim,
             Work::Unlink(..) => JobKind::Unlink,
-            Work::Spare(_) => JobKind::Spare,
+            Work::Spare(..) => JobKind::Spare,
         }
     }
 
@@ -81,8 +81,8 @@ impl Job {
                 unlink(&*store.disk, &files)?;
                 Done::Unlink
             }
-            Work::Spare(store) => {
-                store.make_spare()?;
+            Work::Spare(store, bytes) => {
+                store.make_spare(bytes)?;
                 Done::Spare
             }
         }))
@@ -114,6 +114,9 @@ pub(crate) struct Tail {
 }
 
 const COALESCE: usize = 1 << 20;
+/// How far ahead of the writing space is reserved.
+const STEP_MIN: u64 = 256 << 10;
+const STEP_MAX: u64 = 4 << 20;
 
 impl Tail {
     /// Appends frames; not synced.
@@ -151,7 +154,8 @@ impl Tail {
         if need <= self.reserved {
             return Ok(());
         }
-        let ahead = need + (store.options.segment_bytes / 16).min(4 << 20);
+        // Few calls for a large file, little waste for a small one.
+        let ahead = need + (need / 8).clamp(STEP_MIN, STEP_MAX).min(store.options.segment_bytes / 16);
         let full = |result: &io::Result<()>| matches!(result, Err(e) if e.kind() == io::ErrorKind::StorageFull);
         let mut want = ahead;
         let mut result = self.file.allocate(want);
@@ -233,7 +237,7 @@ impl SealJob {
         });
         let committed = self.store.commit(self.generation, |manifest| {
             manifest.segments.extend(entry);
-            manifest.active = self.next;
+            (manifest.active, manifest.durable_seq) = (self.next, self.seq);
         })?;
         if !committed {
             self.store.trash.push(tail.path.clone());

@@ -109,7 +109,7 @@ pub(crate) struct Marks {
 pub(crate) struct Totals {
     sealed_bytes: u64,
     pub record_bytes: u64,
-    dead_bytes: u64,
+    pub dead_bytes: u64,
     pub gone_bytes: u64,
 }
 
@@ -131,6 +131,8 @@ pub(crate) struct ReclaimState {
     pub damaged: BTreeMap<u64, Error>,
 }
 
+/// The smallest spare file, unless the options ask for less.
+const SPARE_MIN: u64 = 1 << 20;
 /// How long to wait after the disk was too full for a reclaim or a spare file.
 const FULL_PAUSE: u64 = 10_000_000_000;
 
@@ -440,7 +442,14 @@ impl Log {
     }
 
     fn wants_spare(&self) -> bool {
-        self.store.options.spare_bytes > 0 && !self.spare_out && !self.store.spare.load(Ordering::Relaxed)
+        let (present, target) = (self.store.spare.load(Ordering::Relaxed), self.spare_target());
+        !self.spare_out && target > 0 && (present == 0 || present > target * 2)
+    }
+
+    /// A reserve in proportion: enough to rewrite the emptiest segment of a store of this size.
+    fn spare_target(&self) -> u64 {
+        let live = self.totals.record_bytes - self.totals.dead_bytes;
+        self.store.options.spare_bytes.min((live / 16).max(SPARE_MIN))
     }
 
     fn spare_job(&mut self, now: Mono) -> Option<Work> {
@@ -449,7 +458,7 @@ impl Log {
         }
         self.spare_out = true;
         self.spare_retry = Mono(now.0 + FULL_PAUSE);
-        Some(Work::Spare(Arc::clone(&self.store)))
+        Some(Work::Spare(Arc::clone(&self.store), self.spare_target()))
     }
 
     /// Takes the result of a job.
@@ -627,6 +636,18 @@ impl Log {
     /// Damaged records that reclaim came across; it leaves their segments alone.
     pub fn damaged(&self) -> impl Iterator<Item = &Error> {
         self.reclaim.damaged.values()
+    }
+
+    /// Ends the log in an orderly way, after the last job was handed in: says in the MANIFEST how far the active file is
+    /// durable, so that the next start need not copy what may not be. Does I/O. A process may as well just end.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; nothing is lost by it.
+    pub fn close(self) -> Result<(), Error> {
+        if self.sealing.is_some() || self.log_job_out {
+            return Ok(());
+        }
+        self.store.commit(self.generation, |manifest| manifest.durable_seq = self.durable_seq).map(|_| ())
     }
 
     /// Begins a new content beside the present one, as a snapshot is received.

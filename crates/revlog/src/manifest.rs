@@ -32,6 +32,8 @@ pub(crate) struct Manifest {
     pub next_id: u64,
     /// The one file that grows.
     pub active: u64,
+    /// Its frames up to this number are durable, whatever they say of each other.
+    pub durable_seq: u64,
     /// Oldest revisions first.
     pub segments: Vec<SegmentEntry>,
 }
@@ -42,7 +44,7 @@ impl Manifest {
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.resize(HEADER, 0);
-        for word in [self.epoch, self.next_id, self.active, self.segments.len() as u64] {
+        for word in [self.epoch, self.next_id, self.active, self.durable_seq, self.segments.len() as u64] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         for segment in &self.segments {
@@ -89,7 +91,13 @@ impl Manifest {
     }
 
     fn body(get: &mut Get<'_>) -> Option<Self> {
-        let mut out = Self { epoch: get.u64()?, next_id: get.u64()?, active: get.u64()?, segments: Vec::new() };
+        let mut out = Self {
+            epoch: get.u64()?,
+            next_id: get.u64()?,
+            active: get.u64()?,
+            durable_seq: get.u64()?,
+            segments: Vec::new(),
+        };
         for _ in 0..get.u64()? {
             let (id, len, footer_crc) = (get.u64()?, get.u64()?, get.u32()?);
             let first = Revision::new(get.i64()?, get.i64()?);
@@ -127,6 +135,7 @@ mod tests {
             epoch: 3,
             next_id: 9,
             active: 8,
+            durable_seq: 77,
             segments: vec![segment(1, 2, vec![]), segment(7, 20, vec![1, u64::MAX])],
         };
         let path = Path::new("MANIFEST");

@@ -15,7 +15,8 @@ pub struct Options {
     pub garbage_percent: u64,
     /// Bytes of dead records that are kept as history, most recently dead first.
     pub history_bytes: u64,
-    /// Bytes held back in the file `spare`, given up when the disk is full. 0 keeps none.
+    /// Bytes held back at most in the file `spare`, given up when the disk is full; a small store holds back less. 0
+    /// keeps none.
     pub spare_bytes: u64,
 }
 

@@ -115,8 +115,9 @@ impl Task {
 
     /// Takes all the space at once; on a full disk the spare file is what makes it possible.
     fn begin_output(&self) -> Result<SegmentWriter, Error> {
-        let id = self.store.new_id();
         let create = || {
+            // A new one each time: the file of a failed attempt is in the trash under its name.
+            let id = self.store.new_id();
             let trash = Arc::clone(&self.store.trash);
             SegmentWriter::create(&*self.store.disk, &self.store.dir, id, self.kept + self.kept / 16, trash)
         };

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use dolmen_env::{Disk, DiskFile, OpenMode};
@@ -49,7 +49,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<
         result => result.map_err(Error::io(&dir.join(LOCK), "lock"))?,
     };
     let names = disk.read_dir(dir).map_err(Error::io(dir, "list"))?;
-    let spare = names.iter().any(|name| name == SPARE);
+    let spare = if names.iter().any(|name| name == SPARE) { length(&*disk, &dir.join(SPARE))? } else { 0 };
     let found = read_manifest(&*disk, dir, &names)?;
     let highest = names.iter().filter_map(|name| file_id(name)).max().unwrap_or(0);
     let next_id = found.as_ref().map_or(1, |manifest| manifest.next_id).max(highest.saturating_add(1));
@@ -59,7 +59,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<
         options,
         trash: Arc::new(Trash::default()),
         next_id: AtomicU64::new(next_id),
-        spare: AtomicBool::new(spare),
+        spare: AtomicU64::new(spare),
         current: Mutex::new(Current { manifest: Manifest::default(), generation: 0 }),
         _lock: lock,
     };
@@ -84,7 +84,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<
         Some(tip) => tip,
         None => {
             let tip = read_active(&store, &manifest, sealed.last().map(|segment| segment.last()))?;
-            renew_manifest(&store, &mut manifest, tip.active.id, &names)?;
+            renew_manifest(&store, &mut manifest, &tip, &names)?;
             tip
         }
     };
@@ -105,6 +105,11 @@ fn read_manifest(disk: &dyn Disk, dir: &Path, names: &[String]) -> Result<Option
     let mut bytes = vec![0; len as usize];
     file.read_exact_at(&mut bytes, 0).map_err(Error::io(&path, "read"))?;
     Manifest::decode(&path, &bytes).map(Some)
+}
+
+fn length(disk: &dyn Disk, path: &Path) -> Result<u64, Error> {
+    let file = disk.open(path, OpenMode::Read).map_err(Error::io(path, "open"))?;
+    file.len().map_err(Error::io(path, "read the length"))
 }
 
 /// No MANIFEST: either nothing was ever stored, or somebody removed it. A first start that was cut short leaves one
@@ -134,7 +139,7 @@ fn create(store: &Store) -> Result<(Manifest, Tip), Error> {
     let frame = checkpoint(&stamp, &Tables::default());
     let tail = begin_file(store, id, &frame)?;
     store.sync_dir()?;
-    let manifest = Manifest { epoch: 1, next_id: 2, active: id, segments: Vec::new() };
+    let manifest = Manifest { epoch: 1, next_id: 2, active: id, durable_seq: FIRST_SEQ, segments: Vec::new() };
     store.write_manifest(&manifest)?;
     let active = Arc::new(Active::new(id, tail.path.clone()));
     active.push(FILE_HEADER as u32, frame, &[]);
@@ -186,8 +191,10 @@ fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -
             // then not searched for something that looks like a frame.
             let next = follows.map_or(at + 1, |header| at.saturating_add(HEADER + header.body_len));
             let seq = before.seq + 1;
-            if frame::claimed_durable(&bytes, next, seq, before.epoch..=manifest.epoch) {
-                let what = format!("frame {seq} was durable and is broken, and frames after it are whole");
+            let claimed =
+                seq <= manifest.durable_seq || frame::claimed_durable(&bytes, next, seq, before.epoch..=manifest.epoch);
+            if claimed {
+                let what = format!("frame {seq} was durable and is broken or gone");
                 return Err(Error::corrupt(&path, at as u64, what));
             }
             break;
@@ -208,7 +215,8 @@ fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -
     }
     let stamp = before.expect("the loop ends only after a first frame");
     // The first frame was durable before the MANIFEST named the file.
-    let unclaimed = usize::try_from(stamp.seq.saturating_sub(stamp.durable_seq)).unwrap_or(usize::MAX);
+    let claimed = stamp.durable_seq.max(manifest.durable_seq);
+    let unclaimed = usize::try_from(stamp.seq.saturating_sub(claimed)).unwrap_or(usize::MAX);
     let certain = starts.len().saturating_sub(unclaimed).max(1);
     let uncertain = starts.get(certain).copied().unwrap_or(at);
     let fresh = if uncertain < at { copy_active(store, &bytes[..at])? } else { None };
@@ -298,10 +306,10 @@ fn follows(stamp: &Stamp, before: Option<&Stamp>, epoch: u64) -> bool {
 ///
 /// In this order, because the rename that made the MANIFEST just read may not be durable, and may never be if its sync
 /// failed: files that an older MANIFEST names must not go before a newer one surely stands.
-fn renew_manifest(store: &Store, manifest: &mut Manifest, active: u64, names: &[String]) -> Result<(), Error> {
+fn renew_manifest(store: &Store, manifest: &mut Manifest, tip: &Tip, names: &[String]) -> Result<(), Error> {
     let mut next = manifest.clone();
     next.epoch += 1;
-    next.active = active;
+    (next.active, next.durable_seq) = (tip.active.id, tip.seq);
     next.next_id = store.next_id.load(Ordering::Relaxed);
     match store.write_manifest(&next) {
         Ok(()) => {
@@ -310,7 +318,7 @@ fn renew_manifest(store: &Store, manifest: &mut Manifest, active: u64, names: &[
         }
         // Not a byte left. With the old MANIFEST the store can at least be read: the cut behind the last frame is
         // durable, which is all that a new epoch would add.
-        Err(error) if is_full(&error) && active == manifest.active => Ok(()),
+        Err(error) if is_full(&error) && tip.active.id == manifest.active => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -328,4 +336,29 @@ fn drop_orphans(store: &Store, manifest: &Manifest, names: &[String]) -> Result<
     }
     unlink(&*store.disk, &orphans)?;
     store.sync_dir()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_follows_by_number_epoch_kind_and_index() {
+        let first = Stamp { kind: Kind::Checkpoint, seq: 5, epoch: 3, index: 10, term: 2, compact: -1, durable_seq: 4 };
+        let next = Stamp { kind: Kind::Batch, seq: 6, ..first };
+        assert!(follows(&first, None, 3) && follows(&next, Some(&first), 3));
+        assert!(follows(&Stamp { epoch: 4, index: 11, ..next }, Some(&first), 4));
+        assert!(!follows(&next, None, 3), "a file begins with a checkpoint");
+        for other in [
+            Stamp { seq: 7, ..next },
+            Stamp { seq: 5, ..next },
+            // Bytes of an earlier life, and of one that never was.
+            Stamp { epoch: 2, ..next },
+            Stamp { epoch: 4, ..next },
+            Stamp { index: 9, ..next },
+            Stamp { kind: Kind::Checkpoint, ..next },
+        ] {
+            assert!(!follows(&other, Some(&first), 3), "{other:?}");
+        }
+    }
 }

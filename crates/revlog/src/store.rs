@@ -3,11 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dolmen_env::{Disk, DiskLock, OpenMode};
 use parking_lot::Mutex;
 
+use crate::install::FIRST_SEQ;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::segment::{self, Segment};
 use crate::{Error, Options};
@@ -53,8 +54,8 @@ pub(crate) struct Store {
     pub options: Options,
     pub trash: Arc<Trash>,
     pub next_id: AtomicU64,
-    /// Whether the spare file is there.
-    pub spare: AtomicBool,
+    /// Bytes of the spare file, 0 when it is not there.
+    pub spare: AtomicU64,
     /// Held while the MANIFEST is written, so that two jobs cannot lose each other's change.
     pub current: Mutex<Current>,
     pub _lock: DiskLock,
@@ -99,6 +100,7 @@ impl Store {
             epoch: current.manifest.epoch,
             next_id: self.next_id.load(Ordering::Relaxed),
             active,
+            durable_seq: FIRST_SEQ,
             segments: segments.iter().map(entry).collect(),
         };
         self.write_manifest(&next)?;
@@ -122,7 +124,7 @@ impl Store {
     /// Removes the spare file, when the disk is full. Whether there was one.
     pub fn give_up_spare(&self) -> Result<bool, Error> {
         let path = self.dir.join(SPARE);
-        self.spare.store(false, Ordering::Relaxed);
+        self.spare.store(0, Ordering::Relaxed);
         match self.disk.remove_file(&path) {
             Ok(()) => {
                 self.disk.sync_dir(&self.dir).map_err(Error::io(&self.dir, "sync the directory"))?;
@@ -134,9 +136,8 @@ impl Store {
     }
 
     /// Reserves the spare file, unless that would fill the disk.
-    pub fn make_spare(&self) -> Result<(), Error> {
+    pub fn make_spare(&self, bytes: u64) -> Result<(), Error> {
         let path = self.dir.join(SPARE);
-        let bytes = self.options.spare_bytes;
         let free = self.disk.free_bytes(&self.dir).map_err(Error::io(&self.dir, "ask for free space"))?;
         // A reserve is no use when making it fills the disk.
         if free < bytes.saturating_mul(4) {
@@ -157,7 +158,7 @@ impl Store {
         }
         file.sync_data().map_err(Error::io(&path, "sync"))?;
         self.disk.sync_dir(&self.dir).map_err(Error::io(&self.dir, "sync the directory"))?;
-        self.spare.store(true, Ordering::Relaxed);
+        self.spare.store(bytes, Ordering::Relaxed);
         Ok(())
     }
 

@@ -185,8 +185,16 @@ fn nothing_is_dropped_before_its_compaction_is_durable() {
     }
     drop(log);
     disk.power_loss(PowerLoss::LoseAll);
-    let (log, recovered) = Log::open(Arc::new(disk), &dir(), small()).unwrap();
+    let (mut log, recovered) = Log::open(Arc::new(disk), &dir(), small()).unwrap();
     assert_eq!((log.compact_revision(), recovered.records.count()), (-1, 58));
+    // Marks that come before their batch wait for it.
+    log.mark_dead(&(2..59).map(rev).collect::<Vec<_>>());
+    settle(&mut log, Mono(1 << 40), Hint::Reclaim);
+    assert_eq!(log.reader().view().metas(rev(0), i64::MAX).count(), 58);
+    log.append(Batch { index: 60, compact: Some(59), ..Batch::default() });
+    settle(&mut log, Mono(1 << 41), Hint::Sync);
+    settle(&mut log, Mono(1 << 42), Hint::Reclaim);
+    assert_eq!(log.reader().view().metas(rev(0), i64::MAX).count(), 1);
 }
 
 #[test]
@@ -465,4 +473,25 @@ fn a_put_whose_tombstone_was_reclaimed_stays_dead_after_a_start() {
         log.mark_dead(&[rev(2), rev(40)]);
         assert_eq!(log.sizes().live_bytes, sizes.live_bytes);
     }
+}
+
+#[test]
+fn an_orderly_end_saves_the_copy_and_witnesses_the_last_frame() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk, small());
+    for main in 2..10 {
+        log.append(batch(main as u64, vec![put(main, 0, "k", &[1; 100])]));
+    }
+    sync(&mut log, Mono(0));
+    log.close().unwrap();
+    let files = disk.read_dir(&dir()).unwrap();
+    let log = open(&disk, small());
+    assert_eq!((log.index(), disk.read_dir(&dir()).unwrap()), (9, files.clone()));
+    drop(log);
+    let active = dir().join(files.iter().rfind(|name| name.ends_with(".seg")).unwrap());
+    let bytes = disk.read(&active).unwrap();
+    let last = (0..bytes.len() - 3).rfind(|at| bytes[*at..*at + 4] == *b"DLF1").unwrap();
+    disk.flip_bit(&active, last as u64 * 8 + 3).unwrap();
+    let error = Log::open(Arc::new(disk), &dir(), small()).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { offset, .. } if offset == last as u64), "{error}");
 }
