@@ -1,1 +1,73 @@
-fn main() {}
+//! `cargo xtask`: everything that is run on this repository and is not the server itself.
+//!
+//! One file a command. `run` starts programs and counts tests, `go` builds the outside judges, `member` starts servers.
+//! Plain Rust: no shell, no scripting language.
+
+#![forbid(unsafe_code)]
+// The tools of a developer meet real clocks, files and processes; what the ban protects is the core.
+#![allow(clippy::disallowed_methods)]
+
+mod bench;
+mod bigstate;
+mod ci;
+mod codegen;
+mod common;
+mod crash;
+mod files;
+mod fuzz;
+mod go;
+mod interop;
+mod member;
+mod run;
+mod sim;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask COMMAND
+
+  ci                        what CI runs, quick parts first
+  tidy                      crate arrows, leftovers, line width
+  codegen [--check]         generate crates/proto/src/gen from the .proto files, or compare
+  interop [--quick] [--suite client|common|mixed|differential|kill9|files]
+                            etcd's own programs, client and tests against this server; needs Go
+  sim [ARGUMENTS]           the simulator, in release; arguments are its own
+  crash [--quick]           power loss and kill -9
+  fuzz [--seconds N] [--target NAME]
+                            damaged bytes to everything that reads bytes, a minute each
+  bench [--rounds N] [--members 1|3] [--only NAME,NAME] [--scale X] [--keys N]
+                            side by side with etcd 3.6; a whole run writes docs/bench.md
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((command, rest)) = arguments.split_first() else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let outcome = match command.as_str() {
+        "ci" => ci::run(rest),
+        "tidy" => tidy::run(rest),
+        "codegen" => codegen::run(rest),
+        "interop" => interop::run(rest),
+        "sim" => sim::run(rest),
+        "crash" => crash::run(rest),
+        "fuzz" => fuzz::run(rest),
+        "bench" => bench::run(rest),
+        "-h" | "--help" | "help" => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            eprint!("unknown command {other:?}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask {command}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! `cargo xtask ci`: everything a change must pass, quick parts first, sized for two cores.
+
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::run::{self, Result, stage};
+use crate::{crash, go, interop, sim, tidy};
+
+/// Seeds every run simulates; the same ones always.
+const FIXED_SEEDS: &str = "300";
+/// Seeds nobody has seen before, as many as this run draws.
+const FRESH_SEEDS: &str = "300";
+
+pub fn run(arguments: &[String]) -> Result {
+    if let Some(unknown) = arguments.first() {
+        return Err(format!("unknown argument {unknown}"));
+    }
+    let begin = std::time::Instant::now();
+    let outcome = stages();
+    let (passed, failed) = (run::PASSED.load(Ordering::Relaxed), run::FAILED.load(Ordering::Relaxed));
+    println!("\nci took {:.0} s", begin.elapsed().as_secs_f64());
+    if let Err(why) = &outcome {
+        println!("ci failed: {why}");
+    }
+    // A stage may fail without a test that does, a formatter for one.
+    let failed = if outcome.is_err() { failed.max(1) } else { failed };
+    println!("{passed} passed, {failed} failed");
+    run::flush();
+    outcome
+}
+
+fn stages() -> Result {
+    // Before anything is built: half an hour later is late to learn that Go is missing.
+    stage("go", go::check)?;
+    stage("format", || {
+        run::run(&mut run::cargo(["fmt", "--all", "--check"]))?;
+        for manifest in ["fuzz/Cargo.toml", "tools/codegen/Cargo.toml"] {
+            run::run(&mut run::cargo(["fmt", "--check", "--manifest-path", manifest]))?;
+        }
+        Ok(())
+    })?;
+    stage("tidy", || tidy::run(&[]))?;
+    stage("clippy", || {
+        run::run(&mut run::cargo(["clippy", "-q", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    })?;
+    // Among them etcd's 41 raft scripts.
+    stage("tests", || run::run(&mut run::cargo(["test", "--workspace"])))?;
+    stage("release build", || run::run(&mut run::cargo(["build", "--release", "-p", "dolmen", "-p", "dolmen-sim"])))?;
+    stage("simulator, fixed seeds", || sim::run(&["--seeds".into(), FIXED_SEEDS.into()]))?;
+    stage("simulator, fresh seeds", || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
+        // Far from the fixed ones, and short enough to type.
+        let first = 1_000_000 + now % 1_000_000_000;
+        println!("seeds from {first}");
+        sim::run(&["--seed".into(), first.to_string(), "--seeds".into(), FRESH_SEEDS.into()])
+    })?;
+    stage("crash", || crash::run(&["--quick".into()]))?;
+    stage("interop", || interop::run(&["--quick".into()]))
+}

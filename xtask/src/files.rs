@@ -1,0 +1,118 @@
+//! Go reads our files: a snapshot through `etcdutl`, a cluster started from it, and a write-ahead log.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::go::{self, Judge};
+use crate::member::{Cluster, Restored};
+use crate::run::{self, Result, Scratch};
+
+const KEYS: usize = 2_000;
+
+pub fn run(server: &Path) -> Result {
+    go::build(&[Judge::Etcdctl, Judge::Etcdutl, Judge::Etcd37, Judge::Etcd36, Judge::Boltcheck, Judge::Walcheck])?;
+    let scratch = Scratch::new("files")?;
+    let program = scratch.dir.join("etcd");
+    run::place(server, &program)?;
+    let mut cluster = Cluster::start(&program, 1, &scratch.dir.join("dolmen"), &["--snapshot-count=500"])?;
+    fill(&cluster)?;
+
+    let snapshot = scratch.dir.join("snapshot.db");
+    let snapshot_text = snapshot.display().to_string();
+    run::text(&mut etcdctl(&cluster, &["snapshot", "save", &snapshot_text]))?;
+    let ours = hash(&cluster)?;
+    let status =
+        run::text(Command::new(Judge::Etcdutl.path()).args(["snapshot", "status", "-w", "json", &snapshot_text]))?;
+    println!("etcdutl snapshot status: {}", status.trim());
+    let revision = number(&status, "revision")?;
+    if revision != ours.revision {
+        return Err(format!("the snapshot is of revision {revision}, the server at {}", ours.revision));
+    }
+    println!("boltcheck: {}", run::text(Command::new(Judge::Boltcheck.path()).arg(&snapshot))?.trim());
+    run::count(2, 0);
+
+    for judge in [Judge::Etcd37, Judge::Etcd36] {
+        let name = judge.path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let data = scratch.dir.join(format!("from-{name}.etcd"));
+        let restored = Restored::new()?;
+        let mut restore = Command::new(Judge::Etcdutl.path());
+        restore.args(["snapshot", "restore", &snapshot_text]).arg("--data-dir").arg(&data);
+        restore.args(["--name", &restored.name, "--initial-advertise-peer-urls", &restored.peer]);
+        restore.arg(format!("--initial-cluster={}={}", restored.name, restored.peer));
+        run::text(&mut restore)?;
+        let program = scratch.dir.join(&name);
+        run::place(&judge.path(), &program)?;
+        let mut theirs = Cluster::start_on(&program, &data, &restored)?;
+        let found = hash(&theirs)?;
+        theirs.stop();
+        if found != ours {
+            return Err(format!("{name}, restored from our snapshot, says {found:?}; we say {ours:?}"));
+        }
+        println!("{name}, restored from the snapshot, has the same hash {} at revision {}", found.hash, found.revision);
+        run::count(1, 0);
+    }
+
+    cluster.stop();
+    let wal = cluster.data(0).join("member/wal");
+    println!("walcheck: {}", run::text(Command::new(Judge::Walcheck.path()).arg(&wal))?.trim());
+    run::count(1, 0);
+    Ok(())
+}
+
+/// Keys, a lease, deletions and a compaction, so that there is something to hash on both sides of it.
+fn fill(cluster: &Cluster) -> Result {
+    crate::bench::put_many(&cluster.endpoints(), KEYS, 100)?;
+    crate::bench::put_many(&cluster.endpoints(), KEYS / 2, 60)?;
+    let granted = run::text(&mut etcdctl(cluster, &["lease", "grant", "6000"]))?;
+    let lease = granted.split(' ').nth(1).unwrap_or_default().to_owned();
+    run::text(&mut etcdctl(cluster, &["put", "leased", "value", &format!("--lease={lease}")]))?;
+    run::text(&mut etcdctl(cluster, &["del", "k00000100", "k00000200"]))?;
+    let middle = hash(cluster)?.revision - 3;
+    run::text(&mut etcdctl(cluster, &["compact", "--physical", &middle.to_string()]))?;
+    run::text(&mut etcdctl(cluster, &["put", "last", "value"])).map(|_| ())
+}
+
+fn etcdctl(cluster: &Cluster, arguments: &[&str]) -> Command {
+    let mut command = Command::new(Judge::Etcdctl.path());
+    command.arg("--endpoints").arg(cluster.endpoints()).arg("--command-timeout=60s").args(arguments);
+    command
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Hash {
+    hash: i64,
+    revision: i64,
+    compact_revision: i64,
+}
+
+fn hash(cluster: &Cluster) -> Result<Hash> {
+    let json = run::text(&mut etcdctl(cluster, &["endpoint", "hashkv", "-w", "json"]))?;
+    Ok(Hash {
+        hash: number(&json, "hash")?,
+        revision: number(&json, "revision")?,
+        // Left out when it is 0.
+        compact_revision: number(&json, "compact_revision").unwrap_or(0),
+    })
+}
+
+/// The first number behind a name in JSON.
+fn number(json: &str, name: &str) -> Result<i64> {
+    let digits = json.split_once(&format!("\"{name}\":")).map_or("", |(_, rest)| rest).trim_start();
+    let digits: String = digits.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().map_err(|_| format!("no {name} in {json}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_by_name() {
+        let json = r#"{"header":{"revision":12},"hash":345,"compact_revision":6}"#;
+        assert_eq!(
+            (number(json, "revision"), number(json, "hash"), number(json, "compact_revision")),
+            (Ok(12), Ok(345), Ok(6))
+        );
+        assert!(number(json, "none").is_err());
+    }
+}

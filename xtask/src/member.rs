@@ -1,0 +1,267 @@
+//! Servers as processes on loopback: started, asked whether they are ready, measured, stopped.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::run::{self, Result};
+
+/// How long a member may take to answer; a large store has to be read first.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A cluster of members of one binary.
+pub struct Cluster {
+    members: Vec<Member>,
+}
+
+struct Member {
+    program: PathBuf,
+    arguments: Vec<String>,
+    client: String,
+    data: PathBuf,
+    log: PathBuf,
+    process: Option<Child>,
+}
+
+impl Cluster {
+    /// Starts `count` members with fresh data below `dir` and waits until each answers. `program` has to be called `etcd`
+    /// for Dolmen to know what is asked of it.
+    ///
+    /// # Errors
+    /// They do not get ready; names the log.
+    pub fn start(program: &Path, count: usize, dir: &Path, extra: &[&str]) -> Result<Self> {
+        let ports = free_ports(2 * count)?;
+        let peer = |i: usize| format!("http://127.0.0.1:{}", ports[2 * i + 1]);
+        let initial: Vec<String> = (0..count).map(|i| format!("m{i}={}", peer(i))).collect();
+        run::make_dir(dir)?;
+        let mut members = Vec::new();
+        for i in 0..count {
+            let client = format!("127.0.0.1:{}", ports[2 * i]);
+            let data = dir.join(format!("m{i}"));
+            let mut arguments = vec![
+                format!("--name=m{i}"),
+                format!("--data-dir={}", data.display()),
+                format!("--listen-client-urls=http://{client}"),
+                format!("--advertise-client-urls=http://{client}"),
+                format!("--listen-peer-urls={}", peer(i)),
+                format!("--initial-advertise-peer-urls={}", peer(i)),
+                format!("--initial-cluster={}", initial.join(",")),
+                "--log-level=error".to_owned(),
+            ];
+            arguments.extend(extra.iter().map(ToString::to_string));
+            let log = dir.join(format!("m{i}.log"));
+            members.push(Member { program: program.to_owned(), arguments, client, data, log, process: None });
+        }
+        let mut cluster = Self { members };
+        cluster.restart()?;
+        Ok(cluster)
+    }
+
+    /// Starts a member on a data folder that is there already, such as a restored snapshot. `name` and `token` are
+    /// those the folder was made with.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start_on(program: &Path, data: &Path, restored: &Restored) -> Result<Self> {
+        let ports = free_ports(1)?;
+        let client = format!("127.0.0.1:{}", ports[0]);
+        let arguments = vec![
+            format!("--name={}", restored.name),
+            format!("--data-dir={}", data.display()),
+            format!("--listen-client-urls=http://{client}"),
+            format!("--advertise-client-urls=http://{client}"),
+            format!("--listen-peer-urls={}", restored.peer),
+            format!("--initial-advertise-peer-urls={}", restored.peer),
+            format!("--initial-cluster={}={}", restored.name, restored.peer),
+        ];
+        let log = data.with_extension("log");
+        let member =
+            Member { program: program.to_owned(), arguments, client, data: data.to_owned(), log, process: None };
+        let mut cluster = Self { members: vec![member] };
+        cluster.restart()?;
+        Ok(cluster)
+    }
+
+    /// Starts members that do not run, waits until all answer, and returns how long that took.
+    ///
+    /// # Errors
+    /// They do not get ready.
+    pub fn restart(&mut self) -> Result<Duration> {
+        let begin = Instant::now();
+        for member in self.members.iter_mut().filter(|member| member.process.is_none()) {
+            member.spawn()?;
+        }
+        for member in &mut self.members {
+            member.wait_ready(begin)?;
+        }
+        Ok(begin.elapsed())
+    }
+
+    /// Client addresses, comma separated, as the tools want them.
+    pub fn endpoints(&self) -> String {
+        self.members.iter().map(|member| member.client.as_str()).collect::<Vec<_>>().join(",")
+    }
+
+    pub fn data(&self, member: usize) -> &Path {
+        &self.members[member].data
+    }
+
+    /// CPU the members have used, in microseconds, all threads, user and system.
+    pub fn cpu_us(&self) -> f64 {
+        self.ids().map(|id| cpu(&format!("/proc/{id}/stat"), 11)).sum()
+    }
+
+    /// Anonymous memory of the largest member, in MiB: what it holds for itself, mapped files left out.
+    pub fn anonymous_mib(&self) -> f64 {
+        self.ids().map(|id| status_kib(id, "RssAnon:") / 1024.0).fold(0.0, f64::max)
+    }
+
+    fn ids(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().filter_map(|member| member.process.as_ref().map(Child::id))
+    }
+
+    /// kill -9 to all.
+    pub fn kill(&mut self) {
+        for member in &mut self.members {
+            if let Some(mut process) = member.process.take() {
+                // It may have ended by itself; then both say so.
+                let _gone = process.kill();
+                let _gone = process.wait();
+            }
+        }
+    }
+
+    /// SIGTERM to all, and SIGKILL to those that do not obey.
+    pub fn stop(&mut self) {
+        for id in self.ids() {
+            run::signal(id, Signal::TERM);
+        }
+        let begin = Instant::now();
+        for member in &mut self.members {
+            let Some(process) = &mut member.process else { continue };
+            while begin.elapsed() < Duration::from_secs(20) && matches!(process.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        self.kill();
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What a restored data folder was made for.
+pub struct Restored {
+    pub name: String,
+    pub peer: String,
+}
+
+impl Restored {
+    /// # Errors
+    /// No port is free.
+    pub fn new() -> Result<Self> {
+        Ok(Self { name: "restored".into(), peer: format!("http://127.0.0.1:{}", free_ports(1)?[0]) })
+    }
+}
+
+impl Member {
+    fn spawn(&mut self) -> Result {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log);
+        let log = log.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
+        let same = log.try_clone().map_err(|error| error.to_string())?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).stdin(Stdio::null()).stdout(log).stderr(same);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD_")) {
+            command.env_remove(name);
+        }
+        self.process = Some(run::spawn(&mut command)?);
+        Ok(())
+    }
+
+    fn wait_ready(&mut self, begin: Instant) -> Result {
+        while !healthy(&self.client) {
+            let ended = self.process.as_mut().map(Child::try_wait);
+            if let Some(Ok(Some(status))) = ended {
+                return Err(format!("{} ended ({status}): {}", self.program.display(), self.last_words()));
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("{} is not ready: {}", self.program.display(), self.last_words()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// The end of the log.
+    fn last_words(&self) -> String {
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let mut lines: Vec<&str> = said.lines().rev().take(3).collect();
+        lines.reverse();
+        lines.join(" | ")
+    }
+}
+
+/// Whether a member says that it is: `/health` answers after a linearizable read.
+fn healthy(address: &str) -> bool {
+    let Ok(mut stream) = TcpStream::connect(address) else { return false };
+    let request = format!("GET /health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let asked =
+        stream.set_read_timeout(Some(Duration::from_secs(5))).and_then(|()| stream.write_all(request.as_bytes()));
+    if asked.is_err() {
+        return false;
+    }
+    let mut answer = Vec::new();
+    // What came before a reset counts.
+    let _reset = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).contains("\"health\":\"true\"")
+}
+
+/// Ports nobody listens on now.
+fn free_ports(count: usize) -> Result<Vec<u16>> {
+    let listen = || TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"));
+    // Held all at once, so that they differ.
+    let held: Vec<TcpListener> = (0..count).map(|_| listen()).collect::<Result<_>>()?;
+    held.iter().map(|one| one.local_addr().map(|at| at.port()).map_err(|error| error.to_string())).collect()
+}
+
+/// User and system time of a `stat` file of /proc, in microseconds; `at` is the field of the user time, counted from
+/// the one behind the program's name.
+fn cpu(path: &str, at: usize) -> f64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let fields: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(at) + ticks(at + 1)) * 1e6 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// CPU of the programs this process has waited for, in microseconds.
+pub fn children_cpu_us() -> f64 {
+    cpu("/proc/self/stat", 13)
+}
+
+fn status_kib(id: u32, field: &str) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
+}
+
+/// Bytes on disk below a folder, holes left out, in MiB.
+pub fn disk_mib(dir: &Path) -> f64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut total = 0.0;
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            total += disk_mib(&path);
+        } else if let Ok(metadata) = entry.metadata() {
+            total += metadata.blocks() as f64 * 512.0 / f64::from(1 << 20);
+        }
+    }
+    total
+}

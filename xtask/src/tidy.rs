@@ -1,0 +1,284 @@
+//! `cargo xtask tidy`: what the compiler does not check. Reads the repository; builds nothing.
+//!
+//! * Arrows: a crate depends on no crate that [`CRATES`] does not allow it.
+//! * The core stays synchronous: no runtime, no clock, no file system but through `env`.
+//! * No unsafe code outside `env`; no leftovers; no line too wide; no path of somebody's machine.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::run::{self, Result};
+
+/// A crate of ours.
+struct Crate {
+    name: &'static str,
+    /// Core: a pure, synchronous library, driven by the edge or by the simulator.
+    core: bool,
+    /// The crates of ours it may name in `[dependencies]`.
+    may_use: &'static [&'static str],
+}
+
+const fn core(name: &'static str, may_use: &'static [&'static str]) -> Crate {
+    Crate { name, core: true, may_use }
+}
+
+const fn edge(name: &'static str, may_use: &'static [&'static str]) -> Crate {
+    Crate { name, core: false, may_use }
+}
+
+/// Every crate, lower ones first: an arrow always points up this list.
+const CRATES: &[Crate] = &[
+    core("types", &[]),
+    edge("proto", &[]),
+    core("env", &["types"]),
+    core("bolt", &[]),
+    core("raft", &["types", "proto"]),
+    core("wal", &["types", "env", "proto"]),
+    core("revlog", &["types", "env"]),
+    core("mvcc", &["types", "revlog", "bolt"]),
+    core("lease", &["types", "env", "proto"]),
+    core("watch", &["types", "env"]),
+    core("machine", &["types", "env", "proto", "bolt", "revlog", "mvcc", "lease"]),
+    core("node", &["types", "env", "proto", "bolt", "raft", "wal", "revlog", "mvcc", "lease", "watch", "machine"]),
+    edge("transport", &["types", "env", "proto", "bolt", "node"]),
+    edge("api", &["types", "env", "proto", "bolt", "revlog", "mvcc", "lease", "watch", "machine", "node"]),
+    edge(
+        "server",
+        &["types", "env", "proto", "wal", "revlog", "mvcc", "lease", "watch", "machine", "node", "transport", "api"],
+    ),
+    edge(
+        "sim",
+        &["types", "env", "proto", "bolt", "raft", "wal", "revlog", "mvcc", "lease", "watch", "machine", "node"],
+    ),
+];
+
+/// What a core crate must not depend on, in builds or in tests.
+const NOT_IN_CORE: &[&str] = &["tokio", "tonic", "hyper", "hyper-util", "futures", "async-trait", "rand", "tracing"];
+
+/// What the sources of a core crate must not call; `clippy.toml` says why.
+const NOT_CALLED_IN_CORE: &[&str] = &[
+    "SystemTime::now",
+    "Instant::now",
+    "thread::sleep",
+    "std::fs::read",
+    "std::fs::write",
+    "std::fs::remove",
+    "std::fs::create_dir",
+    "std::fs::rename",
+    "fs::File::open",
+    "fs::File::create",
+    "fs::OpenOptions",
+];
+
+/// Code is formatted to 120; comments and what rustfmt leaves alone may reach this. A line with a string literal may go
+/// further, since rustfmt breaks none.
+const WIDEST: usize = 127;
+
+const SKIPPED: &[&str] = &[".git", "target", "gen", "node_modules"];
+
+pub fn run(arguments: &[String]) -> Result {
+    if let Some(unknown) = arguments.first() {
+        return Err(format!("unknown argument {unknown}"));
+    }
+    let root = run::root();
+    let mut faults = arrows(&root)?;
+    let mut files = Vec::new();
+    walk(&root, &mut files);
+    files.sort();
+    for path in &files {
+        let relative = path.strip_prefix(&root).unwrap_or(path);
+        let Ok(text) = std::fs::read_to_string(path) else { continue };
+        faults.extend(source(relative, &text));
+    }
+    for fault in &faults {
+        println!("{fault}");
+    }
+    if faults.is_empty() {
+        println!("{} files, {} crates: tidy", files.len(), CRATES.len());
+        Ok(())
+    } else {
+        Err(format!("{} faults, listed above", faults.len()))
+    }
+}
+
+/// Text files that people write.
+fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !SKIPPED.contains(&name.as_str()) {
+                walk(&path, found);
+            }
+        } else if ["rs", "md", "toml", "go", "proto"].iter().any(|end| name.ends_with(&format!(".{end}")))
+            || path.parent().is_some_and(|parent| parent.ends_with(".ci"))
+        {
+            found.push(path);
+        }
+    }
+}
+
+// ---- arrows ----
+
+fn arrows(root: &Path) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    let known: BTreeMap<&str, &Crate> = CRATES.iter().map(|one| (one.name, one)).collect();
+    let entries = std::fs::read_dir(root.join("crates")).map_err(|error| error.to_string())?;
+    let mut folders: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    folders.sort();
+    for folder in &folders {
+        let Some(one) = known.get(folder.as_str()) else {
+            faults.push(format!("crates/{folder}: not in the table of xtask/src/tidy.rs; say what it may use"));
+            continue;
+        };
+        let manifest = run::read(&root.join("crates").join(folder).join("Cargo.toml"))?;
+        faults.extend(crate_faults(one, &manifest));
+        if one.core && one.name != "env" {
+            let library = run::read(&root.join("crates").join(folder).join("src/lib.rs"))?;
+            if !library.contains("#![forbid(unsafe_code)]") {
+                faults.push(format!("crates/{folder}/src/lib.rs: a core crate says #![forbid(unsafe_code)]"));
+            }
+        }
+    }
+    for one in CRATES.iter().filter(|one| !folders.iter().any(|folder| folder == one.name)) {
+        faults.push(format!("crates/{}: in the table of xtask/src/tidy.rs, and not there", one.name));
+    }
+    Ok(faults)
+}
+
+fn crate_faults(one: &Crate, manifest: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (section, dependency) in dependencies(manifest) {
+        let at = format!("crates/{}/Cargo.toml [{section}]", one.name);
+        if one.core && NOT_IN_CORE.contains(&dependency.as_str()) {
+            faults.push(format!("{at}: {dependency} in a core crate, which is synchronous and seeded"));
+        }
+        let Some(ours) = dependency.strip_prefix("dolmen-") else { continue };
+        // Tests may reach anywhere that does not reach back; cargo refuses what does in builds.
+        if section == "dependencies" && !one.may_use.contains(&ours) {
+            faults.push(format!("{at}: no arrow leads from {} to {ours}", one.name));
+        }
+    }
+    faults
+}
+
+/// (section, name) of every dependency. Reads the subset of TOML that manifests here use: one dependency a line.
+fn dependencies(manifest: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut section = String::new();
+    for line in manifest.lines().map(str::trim) {
+        if let Some(header) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = header.trim_matches(['[', ']']).to_owned();
+            // `[dependencies.name]` is a dependency by itself.
+            if let Some((kind, name)) = section.rsplit_once("dependencies.") {
+                found.push((format!("{kind}dependencies"), name.to_owned()));
+            }
+            continue;
+        }
+        if !section.ends_with("dependencies") || line.starts_with('#') {
+            continue;
+        }
+        let name: String = line.chars().take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).collect();
+        if !name.is_empty() && line.contains('=') {
+            found.push((section.clone(), name));
+        }
+    }
+    found
+}
+
+// ---- sources ----
+
+fn source(path: &Path, text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    // This file names what it looks for.
+    if path.ends_with("xtask/src/tidy.rs") {
+        return faults;
+    }
+    let rust = path.extension().is_some_and(|end| end == "rs");
+    let core = core_source(path);
+    let mut in_tests = path.to_string_lossy().ends_with("_tests.rs");
+    for (at, line) in text.lines().enumerate() {
+        let mut fault = |what: String| faults.push(format!("{}:{}: {what}", path.display(), at + 1));
+        if let Some(folder) = machine_path(line) {
+            fault(format!("{folder} is a folder of somebody's machine"));
+        }
+        if !rust {
+            continue;
+        }
+        let width = line.chars().count();
+        if width > WIDEST && !line.contains('"') {
+            fault(format!("{width} characters wide, at most {WIDEST}"));
+        }
+        for word in ["todo!(", "unimplemented!(", "dbg!(", "FIXME", "XXX"] {
+            if line.contains(word) {
+                fault(format!("left over: {}", word.trim_end_matches('(')));
+            }
+        }
+        if line.trim_start().starts_with("#[ignore") {
+            fault("a test that does not run proves nothing: #[ignore]".into());
+        }
+        in_tests |= line.trim() == "#[cfg(test)]";
+        if core && !in_tests && !line.trim_start().starts_with("//") {
+            for call in NOT_CALLED_IN_CORE.iter().filter(|call| line.contains(**call)) {
+                fault(format!("{call} in a core crate: it comes through env"));
+            }
+        }
+    }
+    faults
+}
+
+/// Sources of a core crate, `env` left out: there the outside comes in.
+fn core_source(path: &Path) -> bool {
+    CRATES
+        .iter()
+        .filter(|one| one.core && one.name != "env")
+        .any(|one| path.starts_with(Path::new("crates").join(one.name).join("src")))
+}
+
+/// An absolute path into a folder that only one machine has.
+fn machine_path(line: &str) -> Option<&'static str> {
+    ["/work/", "/root/", "/home/"].into_iter().find(|folder| {
+        line.match_indices(folder).any(|(at, _)| {
+            // Not the middle of a longer path, nor of an address.
+            let before = line[..at].chars().next_back();
+            !before.is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '}' | '>' | '~' | ')'))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrows_point_one_way() {
+        for (at, one) in CRATES.iter().enumerate() {
+            for used in one.may_use {
+                let position = CRATES.iter().position(|other| other.name == *used);
+                assert!(position.is_some_and(|position| position < at), "{} -> {used}", one.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_arrow_is_found() {
+        let manifest = "[dependencies]\ndolmen-types.workspace = true\ndolmen-node = { path = \"../node\" }\n";
+        let one = core("revlog", &["types"]);
+        assert_eq!(crate_faults(&one, manifest).len(), 1);
+        let manifest = "[dev-dependencies]\ntokio = \"1\"\n\n[dependencies.hyper]\nversion = \"1\"\n";
+        assert_eq!(crate_faults(&one, manifest).len(), 2);
+    }
+
+    #[test]
+    fn leftovers_are_found() {
+        let find = |path: &str, text: &str| source(Path::new(path), text).len();
+        assert_eq!(find("crates/node/src/a.rs", "let now = Instant::now();"), 1);
+        assert_eq!(find("crates/api/src/a.rs", "let now = Instant::now();"), 0);
+        assert_eq!(find("crates/node/src/a.rs", "#[cfg(test)]\nmod tests { let now = Instant::now(); }"), 0);
+        assert_eq!(find("crates/api/src/a.rs", "#[ignore]\n    dbg!(1);\n// FIXME"), 3);
+        assert_eq!(find("docs/a.md", "see `/home/me/notes`"), 1);
+        assert_eq!(find("docs/a.md", "see https://example.org/home/ and a/work/b"), 0);
+        assert_eq!(find("crates/api/src/a.rs", &"x".repeat(WIDEST + 1)), 1);
+    }
+}
