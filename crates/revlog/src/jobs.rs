@@ -39,7 +39,8 @@ pub(crate) enum Work {
     Write(WriteJob),
     Seal(Box<SealJob>),
     Reclaim(Box<Task>),
-    Unlink(Arc<Store>, Vec<PathBuf>),
+    /// Also lets go of segments whose last holder this is: unmapping tens of megabytes takes a while.
+    Unlink(Arc<Store>, Vec<Arc<Segment>>),
     Spare(Arc<Store>, u64),
 }
 
@@ -77,8 +78,9 @@ impl Job {
             Work::Write(job) => Done::Write(job.run()?),
             Work::Seal(job) => Done::Seal(Box::new(job.run()?)),
             Work::Reclaim(task) => Done::Reclaim(Box::new(task.run()?)),
-            Work::Unlink(store, files) => {
-                unlink(&*store.disk, &files)?;
+            Work::Unlink(store, segments) => {
+                drop(segments);
+                unlink(&*store.disk, &store.trash.take())?;
                 Done::Unlink
             }
             Work::Spare(store, bytes) => {

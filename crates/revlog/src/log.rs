@@ -68,6 +68,8 @@ pub struct Log {
     history_bytes: u64,
     pub(crate) reclaim: ReclaimState,
     unlink_out: bool,
+    /// No longer part of the store; kept here so that no reader is the one to unmap them.
+    retired: Vec<Arc<Segment>>,
     spare_out: bool,
     spare_retry: Mono,
     /// End of the active file when a job was last asked for, and since when it stands there.
@@ -180,6 +182,7 @@ impl Log {
             history_bytes: 0,
             reclaim: ReclaimState::default(),
             unlink_out: false,
+            retired: Vec::new(),
             spare_out: false,
             spare_retry: Mono(0),
             seen_end: end,
@@ -377,7 +380,7 @@ impl Log {
             }
             due.extend(self.early_roll_due());
         }
-        if !self.unlink_out && !self.store.trash.is_empty() {
+        if !self.unlink_out && self.has_rubbish() {
             due.push(Mono(0));
         }
         if !self.reclaim.out && (self.reclaim.parked.is_some() || self.has_candidate()) {
@@ -434,11 +437,16 @@ impl Log {
     }
 
     fn unlink_job(&mut self) -> Option<Work> {
-        if self.unlink_out || self.store.trash.is_empty() {
+        if self.unlink_out || !self.has_rubbish() {
             return None;
         }
         self.unlink_out = true;
-        Some(Work::Unlink(Arc::clone(&self.store), self.store.trash.take()))
+        let unheld = self.retired.extract_if(.., |segment| Arc::strong_count(segment) == 1).collect();
+        Some(Work::Unlink(Arc::clone(&self.store), unheld))
+    }
+
+    fn has_rubbish(&self) -> bool {
+        !self.store.trash.is_empty() || self.retired.iter().any(|segment| Arc::strong_count(segment) == 1)
     }
 
     fn wants_spare(&self) -> bool {
@@ -540,6 +548,7 @@ impl Log {
             if sources.contains(&segment.id) {
                 sealed.extend(output_at.take());
                 segment.retire();
+                self.retired.push(Arc::clone(segment));
                 self.marks.remove(&segment.id);
             } else {
                 sealed.push(Arc::clone(segment));
@@ -668,6 +677,7 @@ impl Log {
         self.generation = self.store.current.lock().generation;
         let state = self.published.state();
         state.sealed.iter().for_each(|segment| segment.retire());
+        self.retired.extend(state.sealed.iter().cloned());
         self.store.trash.push(state.active.path.clone());
         self.store.trash.extend(state.sealing.iter().map(|sealing| sealing.path.clone()));
         let active = Arc::new(Active::new(replacement.id, replacement.tail.path.clone()));

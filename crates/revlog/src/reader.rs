@@ -77,7 +77,7 @@ impl Published {
 
     pub fn publish(&self, state: State) {
         let old = std::mem::replace(&mut *self.state.write(), Arc::new(state));
-        // Dropping it may unmap files; nobody should wait for that.
+        // Not under the lock: it may be the last holder of an active segment's frames.
         drop(old);
     }
 

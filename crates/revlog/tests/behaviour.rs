@@ -413,7 +413,7 @@ fn values_travel_between_threads() {
 #[test]
 fn the_real_disk_works_the_same() {
     let root = std::env::temp_dir().join(format!("dolmen-revlog-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&root);
+    let _ = dolmen_env::RealDisk.remove_dir_all(&root);
     let path = root.join("member/store");
     let open = || Log::open(Arc::new(dolmen_env::RealDisk), &path, small()).unwrap();
     let (mut log, _) = open();
@@ -435,7 +435,7 @@ fn the_real_disk_works_the_same() {
         assert_eq!(log.reader().get(rev(main)).unwrap(), view.get(rev(main)).unwrap());
     }
     drop((log, view));
-    std::fs::remove_dir_all(&root).unwrap();
+    dolmen_env::RealDisk.remove_dir_all(&root).unwrap();
 }
 
 /// A tombstone may go before the put it hides, when that lies in a segment not worth rewriting.
