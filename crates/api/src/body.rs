@@ -62,10 +62,12 @@ impl Body {
     }
 }
 
+type Run = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
+
 /// See [`Body::stream`].
 pub struct StreamBody {
     /// `None` once it has ended.
-    run: Option<Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>>,
+    run: Option<Run>,
     queue: Arc<Mutex<Option<Bytes>>>,
     trailers: Option<HeaderMap>,
 }

@@ -183,7 +183,7 @@ async fn run_stream(
             guard.received(received);
             let message = message?;
             match method {
-                Method::RangeStream => kv::range_stream(local, message, deadline, emitter).await,
+                Method::RangeStream => kv::range_stream(local, message, deadline, emitter, guard).await,
                 Method::Snapshot => maintenance::snapshot(local, emitter, guard).await,
                 Method::HealthWatch => health::watch(message, emitter).await,
                 other => {

@@ -213,7 +213,7 @@ mod tests {
         let of = |kvs: &[Bytes]| RangeBody { header: None, kvs, more: false, count: 1 }.frames();
         assert_eq!(of(&small).len(), 1);
         let large: Bytes = kv(ZERO_COPY).encode_to_vec().into();
-        let pieces = of(&[large.clone()]);
+        let pieces = of(std::slice::from_ref(&large));
         assert_eq!(pieces.len(), 3);
         assert_eq!(pieces[1].as_ptr(), large.as_ptr());
     }

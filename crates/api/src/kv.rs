@@ -17,7 +17,7 @@ use crate::encode::{Command, RangeBody};
 use crate::frame::{decode, frame};
 use crate::maintenance::DEFAULT_QUOTA_BYTES;
 use crate::server::{Deadline, Local, unexpected_reply};
-use crate::stats::REQUEST_TYPES;
+use crate::stats::{CallGuard, REQUEST_TYPES};
 use crate::status::{self, Code, Status};
 use crate::validate;
 
@@ -93,7 +93,7 @@ async fn range_in_pages(local: &Local, request: &RangeRequest) -> Result<RangeRe
 
 /// Reads a long range a page at a time, all of it at the revision of the first page.
 async fn pages(reader: &Reader, keys: &KeyRange, options: &RangeOptions) -> Result<RangeResult, RangeError> {
-    let mut page = options.clone();
+    let mut page = *options;
     page.limit = PAGE;
     let mut result = reader.range(keys, &page)?;
     let wanted = if options.limit > 0 { options.limit.min(result.count) } else { result.count };
@@ -132,7 +132,13 @@ fn after(keys: &KeyRange, kv: &Bytes) -> Option<KeyRange> {
 ///
 /// # Errors
 /// As [`range`]; compaction in the middle.
-pub async fn range_stream(local: &Local, message: Bytes, deadline: Deadline, emitter: &Emitter) -> Result<(), Status> {
+pub async fn range_stream(
+    local: &Local,
+    message: Bytes,
+    deadline: Deadline,
+    emitter: &Emitter,
+    call: &CallGuard,
+) -> Result<(), Status> {
     let request: RangeRequest = decode(message)?;
     validate::range_stream(&request)?;
     if !request.serializable {
@@ -144,7 +150,7 @@ pub async fn range_stream(local: &Local, message: Bytes, deadline: Deadline, emi
     if request.count_only {
         let result = reader.range(&keys, &options)?;
         let header = Some(local.header(result.revision));
-        return send(emitter, RangeBody { header, kvs: &[], more: false, count: result.count }).await;
+        return send(emitter, call, RangeBody { header, kvs: &[], more: false, count: result.count }).await;
     }
     let limit = if request.limit > 0 { request.limit } else { i64::MAX };
     options.limit = FIRST_STREAM_CHUNK.min(limit);
@@ -164,18 +170,20 @@ pub async fn range_stream(local: &Local, message: Bytes, deadline: Deadline, emi
         let rest = if chunk.more { chunk.kvs.last().and_then(|kv| after(&keys, kv)) } else { None };
         let Some(rest) = rest.filter(|_| sent < limit) else {
             let header = Some(local.header(header_revision));
-            return send(emitter, RangeBody { header, kvs: &chunk.kvs, more: chunk.more, count: total }).await;
+            return send(emitter, call, RangeBody { header, kvs: &chunk.kvs, more: chunk.more, count: total }).await;
         };
         let body = RangeBody { header: None, kvs: &chunk.kvs, more: false, count: 0 };
         options.limit = next_chunk(options.limit, body.encoded_len(), local.config().max_request_bytes);
         options.limit = options.limit.min(limit - sent);
         keys = rest;
-        send(emitter, body).await?;
+        send(emitter, call, body).await?;
     }
 }
 
-async fn send(emitter: &Emitter, body: RangeBody<'_>) -> Result<(), Status> {
-    for piece in body.stream_frames() {
+async fn send(emitter: &Emitter, call: &CallGuard, body: RangeBody<'_>) -> Result<(), Status> {
+    let pieces = body.stream_frames();
+    call.sent(1, pieces.iter().map(|piece| piece.len() as u64).sum());
+    for piece in pieces {
         emitter.send(piece).await;
     }
     Ok(())

@@ -64,7 +64,10 @@ async fn long_ranges_are_whole_whatever_the_pages() {
     const KEYS: usize = 2503;
     for chunk in (0..KEYS).collect::<Vec<_>>().chunks(100) {
         let op = |n: &usize| RequestOp {
-            request: Some(Op::RequestPut(put(&format!("key{n:05}"), vec![0x61; if n % 100 == 0 { 9000 } else { 10 }]))),
+            request: Some(Op::RequestPut(put(
+                &format!("key{n:05}"),
+                vec![0x61; if n.is_multiple_of(100) { 9000 } else { 10 }],
+            ))),
         };
         let txn = TxnRequest { success: chunk.iter().map(op).collect(), ..Default::default() };
         client.unary::<TxnResponse>(TXN, &txn).await.unwrap();

@@ -6,4 +6,5 @@ mod member;
 mod abuse;
 mod http;
 mod kv;
+mod sockets;
 mod streams;
