@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +17,10 @@ use crate::peers::PeerSender;
 use crate::request::Sink;
 use crate::shared::{Handle, Shared};
 use crate::start::Started;
+
+/// How long the WAL has nothing to do before it notes how far it is acknowledged, and how often it does so when busy.
+const IDLE: Duration = Duration::from_millis(100);
+const NOTE_NANOS: u64 = 1_000_000_000;
 
 /// Work of the store's thread.
 enum StoreWork {
@@ -209,7 +213,20 @@ fn make_hashes(queue: &Receiver<HashWork>, shared: &Shared) {
 
 /// Appends all jobs that wait, syncs once, hands them back in order.
 fn write_ahead(mut wal: Wal, queue: &Receiver<WalJob>, shared: &Shared) -> Result<(), dolmen_wal::WalError> {
-    while let Ok(first) = queue.recv() {
+    let mut noted = RealClock::mono();
+    loop {
+        let first = match queue.recv_timeout(IDLE) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => {
+                // Nothing to do is the time to write down how far the log is acknowledged.
+                wal.note_acked()?;
+                match queue.recv() {
+                    Ok(first) => first,
+                    Err(_) => break,
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
         let mut jobs = vec![first];
         jobs.extend(queue.try_iter());
         let begin = RealClock::mono();
@@ -227,6 +244,11 @@ fn write_ahead(mut wal: Wal, queue: &Receiver<WalJob>, shared: &Shared) -> Resul
         if let Some(index) = release {
             wal.release(index)?;
         }
+        let now = RealClock::mono();
+        if now.since(noted) > NOTE_NANOS {
+            wal.note_acked()?;
+            noted = now;
+        }
     }
     wal.close()
 }
@@ -235,11 +257,12 @@ fn write_ahead(mut wal: Wal, queue: &Receiver<WalJob>, shared: &Shared) -> Resul
 /// jobs.
 pub fn append_all(wal: &mut Wal, jobs: &[WalJob]) -> Result<(), dolmen_wal::WalError> {
     for job in jobs {
-        if job.hard_state.is_some() || !job.entries.is_empty() {
-            wal.append(job.hard_state.as_ref(), &job.entries)?;
-        }
+        // A received snapshot stands before the hard state that commits it.
         if let Some(snapshot) = &job.snapshot {
             wal.append_snapshot(snapshot)?;
+        }
+        if job.hard_state.is_some() || !job.entries.is_empty() {
+            wal.append(job.hard_state.as_ref(), &job.entries)?;
         }
     }
     Ok(())

@@ -104,7 +104,7 @@ pub enum Input {
 pub struct WalJob {
     pub hard_state: Option<HardState>,
     pub entries: Vec<Entry>,
-    /// A snapshot mark; written after the entries.
+    /// A snapshot mark; written before entries and hard state.
     pub snapshot: Option<walpb::Snapshot>,
     /// Whether the mark is of a snapshot received from the leader, rather than of our own progress.
     received: Option<Snapshot>,
@@ -323,10 +323,7 @@ impl Node {
         match input {
             Input::Tick => self.tick(),
             Input::Submit(submission) => self.submit(submission),
-            Input::Peer(message) => {
-                // A lying or unknown message is refused by raft and has no effect: peers are not trusted to be well.
-                let _refused = self.raft.step(message);
-            }
+            Input::Peer(message) => self.receive(message),
             Input::PeerSnapshot(message, db) => {
                 let index = message.snapshot.as_ref().and_then(|s| s.metadata.as_ref()).map_or(0, |m| m.index);
                 if let Some(replaced) = self.received.insert(index, db.clone())
@@ -334,7 +331,7 @@ impl Node {
                 {
                     self.effects.remove = Some(replaced);
                 }
-                let _refused = self.raft.step(message);
+                self.receive(message);
             }
             Input::Unreachable(id) => self.raft.report_unreachable(id),
             Input::SnapshotStatus(id, arrived) => self.raft.report_snapshot(id, arrived),
@@ -344,6 +341,14 @@ impl Node {
             Input::Hashed(id) => self.hashed(id),
             Input::Installed(result) => self.installed(result),
             Input::Stop { transfer } => self.begin_stop(transfer),
+        }
+    }
+
+    /// A message off the wire. A lying or unknown one is refused and has no effect: peers are not trusted to be well.
+    fn receive(&mut self, message: Message) {
+        if let Err(error @ dolmen_raft::Error::CommitOutOfRange { .. }) = self.raft.step(message) {
+            // The leader knows this member to hold entries that it does not have: its log was lost or cut.
+            self.fatal(&error);
         }
     }
 
@@ -712,7 +717,7 @@ impl Node {
     }
 
     fn carry_out_ready(&mut self) {
-        let ready = self.raft.ready();
+        let ready = self.raft.ready_messages();
         if let Some(soft_state) = ready.soft_state {
             self.leadership(soft_state.leader_id, soft_state.role == Role::Leader);
         }
@@ -768,8 +773,9 @@ impl Node {
                 term: position.term,
             }),
         });
-        if let Some(source) = self.snapshot_source() {
-            self.effects.snapshots.push((message, source));
+        match self.snapshot_source() {
+            Some(source) => self.effects.snapshots.push((message, source)),
+            None => self.raft.report_snapshot(message.to, false),
         }
     }
 

@@ -1,0 +1,128 @@
+//! Dolmen's one binary. Called as `etcd`, or without a subcommand, it is etcd's server; `dolmen up` starts a whole cluster
+//! on this machine.
+//!
+//! Exit codes: 0 stopped as asked; 1 wrong flags or a start that failed; 2 a flag Go's parser would refuse; 65 data on
+//! disk is damaged; 74 a disk failed while running. A signal ends the process as that signal.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod flags;
+mod logging;
+mod serve;
+mod sockets;
+mod up;
+mod version;
+
+use std::process::ExitCode;
+
+use crate::config::Config;
+use crate::flags::{FLAGS, FlagError, Kind, Support, Values};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args();
+    let called_as = arguments.next().unwrap_or_default();
+    let called_as = called_as.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut arguments: Vec<String> = arguments.collect();
+    if called_as != "etcd" {
+        match arguments.first().map(String::as_str) {
+            Some("up") => return up::run(&arguments[1..]),
+            Some("serve") => {
+                arguments.remove(0);
+            }
+            _ => {}
+        }
+    }
+    if let Some(word @ ("gateway" | "grpc-proxy")) = arguments.first().map(String::as_str) {
+        eprintln!("not yet supported: {word}");
+        return ExitCode::FAILURE;
+    }
+    server(arguments)
+}
+
+fn server(arguments: Vec<String>) -> ExitCode {
+    let values = match Values::parse(arguments, std::env::vars()) {
+        Ok(values) => values,
+        Err(error) => return refuse(&error),
+    };
+    if values.boolean("version") {
+        print!("{}", version::text());
+        return ExitCode::SUCCESS;
+    }
+    let logging = config::log_config(&values).and_then(|log| logging::init(&log));
+    if let Err(error) = logging {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
+    for (variable, value) in &values.from_environment {
+        tracing::info!(variable_name = variable, variable_value = value, "recognized and used environment variable");
+    }
+    for (variable, value) in &values.unknown_environment {
+        tracing::warn!(environment_variable = format!("{variable}={value}"), "unrecognized environment variable");
+    }
+    for (flag, why) in values.without_effect() {
+        tracing::info!(flag, why, "flag has no effect");
+    }
+    match Config::new(&values) {
+        Ok(config) => serve::run(config),
+        Err(error) => {
+            tracing::warn!(error, "failed to verify flags");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn refuse(error: &FlagError) -> ExitCode {
+    match error {
+        FlagError::Help => {
+            eprint!("{USAGE}");
+            print!("{}", flag_listing());
+            ExitCode::SUCCESS
+        }
+        FlagError::Usage(text) => {
+            eprint!("{text}\n{USAGE}");
+            ExitCode::from(2)
+        }
+        FlagError::Invalid(text) => {
+            let _ = logging::init(&config::LogConfig::default());
+            tracing::warn!(error = text, "failed to verify flags");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+const USAGE: &str = "Usage:
+
+  etcd [flags]
+    Start an etcd server.
+
+  etcd --version
+    Show the version of etcd.
+
+  etcd -h | --help
+    Show the help information about etcd.
+
+  dolmen up [--members 1|3] [--dir DIR] [--base-port 2379]
+    Start a ready cluster on this machine.
+
+";
+
+fn flag_listing() -> String {
+    let mut listing = String::new();
+    for flag in FLAGS.iter().filter(|flag| flag.support != Support::Ignored) {
+        let default = match flag.kind {
+            Kind::Bool | Kind::Int | Kind::Uint | Kind::Duration => flag.default.to_owned(),
+            Kind::Text | Kind::Urls => format!("'{}'", flag.default),
+        };
+        let note = match flag.support {
+            Support::Later => "    not yet supported\n".to_owned(),
+            Support::NoEffect(why) => format!("    taken, without effect: {why}\n"),
+            _ => String::new(),
+        };
+        listing.push_str(&format!("  --{} {default}\n{note}", flag.name));
+    }
+    listing
+}

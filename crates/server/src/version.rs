@@ -1,0 +1,19 @@
+//! What this server calls itself: etcd's version wherever clients and peers ask, and its own besides.
+
+/// The etcd release whose behaviour this server has.
+pub const ETCD: &str = "3.7.3";
+
+/// `etcd --version`, line by line as etcd prints it; the last line is our own.
+pub fn text() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!(
+        "etcd Version: {ETCD}\nGit SHA: Not provided (use ./build instead of go build)\nGo Version: none\n\
+         Go OS/Arch: {}/{architecture}\nDolmen Version: {}\n",
+        std::env::consts::OS,
+        env!("CARGO_PKG_VERSION")
+    )
+}
