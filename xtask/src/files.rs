@@ -31,26 +31,24 @@ pub fn run(server: &Path) -> Result {
     println!("boltcheck: {}", run::text(Command::new(Judge::Boltcheck.path()).arg(&snapshot))?.trim());
     run::count(2, 0);
 
-    for judge in [Judge::Etcd37, Judge::Etcd36] {
-        let name = judge.path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let data = scratch.dir.join(format!("from-{name}.etcd"));
-        let restored = Restored::new()?;
-        let mut restore = Command::new(Judge::Etcdutl.path());
-        restore.args(["snapshot", "restore", &snapshot_text]).arg("--data-dir").arg(&data);
-        restore.args(["--name", &restored.name, "--initial-advertise-peer-urls", &restored.peer]);
-        restore.arg(format!("--initial-cluster={}={}", restored.name, restored.peer));
-        run::text(&mut restore)?;
-        let program = scratch.dir.join(&name);
-        run::place(&judge.path(), &program)?;
-        let mut theirs = Cluster::start_on(&program, &data, &restored)?;
-        let found = hash(&theirs)?;
-        theirs.stop();
-        if found != ours {
-            return Err(format!("{name}, restored from our snapshot, says {found:?}; we say {ours:?}"));
-        }
-        println!("{name}, restored from the snapshot, has the same hash {} at revision {}", found.hash, found.revision);
-        run::count(1, 0);
+    // Not the last release: etcd refuses what a newer one has written.
+    let data = scratch.dir.join("restored.etcd");
+    let restored = Restored::new()?;
+    let mut restore = Command::new(Judge::Etcdutl.path());
+    restore.args(["snapshot", "restore", &snapshot_text]).arg("--data-dir").arg(&data);
+    restore.args(["--name", &restored.name, "--initial-advertise-peer-urls", &restored.peer]);
+    restore.arg(format!("--initial-cluster={}={}", restored.name, restored.peer));
+    run::text(&mut restore)?;
+    let program = scratch.dir.join("etcd-3.7.3");
+    run::place(&Judge::Etcd37.path(), &program)?;
+    let mut theirs = Cluster::start_on(&program, &data, &restored)?;
+    let found = hash(&theirs)?;
+    theirs.stop();
+    if found != ours {
+        return Err(format!("Go etcd, restored from our snapshot, says {found:?}; we say {ours:?}"));
     }
+    println!("Go etcd, restored from the snapshot, has the same hash {} at revision {}", found.hash, found.revision);
+    run::count(1, 0);
 
     cluster.stop();
     let wal = cluster.data(0).join("member/wal");

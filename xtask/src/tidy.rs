@@ -238,7 +238,7 @@ fn core_source(path: &Path) -> bool {
 
 /// An absolute path into a folder that only one machine has.
 fn machine_path(line: &str) -> Option<&'static str> {
-    ["/work/", "/root/", "/home/"].into_iter().find(|folder| {
+    ["/work/", "/root/", "/home/", "/tmp/"].into_iter().find(|folder| {
         line.match_indices(folder).any(|(at, _)| {
             // Not the middle of a longer path, nor of an address.
             let before = line[..at].chars().next_back();
