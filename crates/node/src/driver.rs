@@ -19,8 +19,8 @@ use crate::shared::{Handle, Shared};
 use crate::start::Started;
 
 /// How long the WAL has nothing to do before it notes how far it is acknowledged, and how often it does so when busy.
-const IDLE: Duration = Duration::from_millis(100);
-const NOTE_NANOS: u64 = 1_000_000_000;
+pub const IDLE: Duration = Duration::from_millis(100);
+pub const NOTE_NANOS: u64 = 1_000_000_000;
 
 /// Work of the store's thread.
 enum StoreWork {

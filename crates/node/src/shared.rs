@@ -85,7 +85,8 @@ impl Shared {
         })
     }
 
-    pub(crate) fn next_id(&self) -> u64 {
+    /// An id for one request of this member, never given twice, over restarts too.
+    pub fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 

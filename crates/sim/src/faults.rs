@@ -1,0 +1,165 @@
+//! What goes wrong, and how.
+
+use dolmen_env::{Disk, Fault, SimDisk};
+use dolmen_wal::Wal;
+
+use crate::clients::{Owner, What};
+use crate::member::Member;
+use crate::mutants::Mutant;
+use crate::plan::{FaultKind, MS};
+use crate::trace::NOBODY;
+use crate::world::{Event, Phase, World};
+
+impl World {
+    /// Draws a fault, has it happen, and plans the next.
+    pub(crate) fn fault(&mut self) -> Result<(), String> {
+        if self.phase != Phase::Faults {
+            return Ok(());
+        }
+        let pause = self.rng.range(self.plan.fault_every / 2, self.plan.fault_every * 3 / 2);
+        self.queue.after(pause, Event::Fault);
+        if self.options.mutant == Some(Mutant::SyncLies) {
+            self.members.iter().for_each(|member| member.disk.lying_sync(true));
+        }
+        let kind = *self.rng.pick(&self.plan.faults);
+        let nodes = self.plan.nodes;
+        let node = self.rng.below(nodes as u64) as usize;
+        let now = self.queue.now;
+        let running = self.members[node].running.is_some();
+        match kind {
+            FaultKind::Partition => {
+                let side: Vec<bool> = (0..nodes).map(|_| self.rng.chance(500)).collect();
+                self.net.partition(&side);
+                self.trace.note(now, NOBODY, "partition", side.iter().filter(|side| **side).count() as u64, 0);
+            }
+            FaultKind::OneWay => {
+                let other = self.rng.below(nodes as u64) as usize;
+                if node != other {
+                    self.net.cut_one_way(node, other);
+                    self.trace.note(now, node as u8, "one way", other as u64, 0);
+                }
+            }
+            FaultKind::Blackhole => {
+                let side: Vec<bool> = (0..nodes).map(|at| at == node).collect();
+                self.net.partition(&side);
+                self.trace.note(now, node as u8, "blackhole", 0, 0);
+            }
+            FaultKind::Heal => {
+                self.net.heal();
+                self.trace.note(now, NOBODY, "heal", 0, 0);
+            }
+            FaultKind::PowerLoss if running => {
+                self.stats.crashes += 1;
+                self.power_loss(node);
+            }
+            FaultKind::Kill if running => {
+                self.stats.crashes += 1;
+                self.members[node].disk.kill();
+                self.stop(node, "kill");
+            }
+            FaultKind::AllDown => {
+                let kill = self.rng.chance(300);
+                for node in 0..nodes {
+                    if self.members[node].running.is_some() {
+                        self.stats.crashes += 1;
+                        if kill {
+                            self.members[node].disk.kill();
+                            self.stop(node, "kill all");
+                        } else {
+                            self.power_loss(node);
+                        }
+                    }
+                }
+            }
+            FaultKind::Pause if running => {
+                let longest = 30 * self.plan.tick * self.plan.election_ticks as u64 / 10;
+                self.members[node].paused_until = now + self.rng.range(MS, longest);
+                self.trace.note(now, node as u8, "pause", self.members[node].paused_until - now, 0);
+            }
+            FaultKind::SlowDisk => {
+                self.members[node].slow_until = now + self.rng.range(200 * MS, 2000 * MS);
+                self.trace.note(now, node as u8, "slow disk", 0, 0);
+            }
+            FaultKind::Rot => self.rot(node),
+            FaultKind::NoSpace if running => {
+                let member = &mut self.members[node];
+                member.disk_trouble = true;
+                let used = member.disk.used_bytes();
+                member.disk.set_capacity(Some(used + self.rng.below(20_000)));
+                self.trace.note(now, node as u8, "full disk", used, 0);
+            }
+            FaultKind::Eio if running => {
+                let member = &mut self.members[node];
+                member.disk_trouble = true;
+                member.disk.inject(Fault::Eio { after: self.rng.below(40) });
+                self.trace.note(now, node as u8, "EIO", 0, 0);
+            }
+            FaultKind::CrashCalls if running => {
+                let member = &mut self.members[node];
+                member.disk_trouble = true;
+                member.disk.inject(Fault::CrashAfter { calls: self.rng.below(80) });
+                self.trace.note(now, node as u8, "crash soon", 0, 0);
+            }
+            FaultKind::MoveLeader => {
+                let target = self.members[self.rng.below(nodes as u64) as usize].id;
+                self.issue(Owner::Operator, node, What::MoveLeader { target });
+            }
+            _ => {}
+        }
+        self.stats.faults += 1;
+        Ok(())
+    }
+
+    /// Flips a bit of a member's files while it is down. Only a minority ever rots.
+    fn rot(&mut self, node: usize) {
+        let rotten = self.members.iter().filter(|member| member.rotten).count();
+        if self.members[node].rotten || rotten >= (self.plan.nodes - 1) / 2 {
+            return;
+        }
+        if self.members[node].running.is_some() {
+            self.stats.crashes += 1;
+            self.power_loss(node);
+        }
+        let files = self.members[node].files();
+        if files.is_empty() {
+            return;
+        }
+        let member = &self.members[node];
+        let file = self.rng.pick(&files).clone();
+        let Ok(len) = member.disk.read(&file).map(|bytes| bytes.len() as u64) else { return };
+        if len == 0 {
+            return;
+        }
+        let bit = self.rng.below(len * 8);
+        let before = member.disk.fork(1);
+        let after = member.disk.fork(1);
+        if after.flip_bit(&file, bit).is_err() {
+            return;
+        }
+        if forgets(&before, &after) {
+            // The last records before anything vouched for them: nobody can tell that from a torn tail. Together with
+            // the loss of another holder this is a double fault, which nothing is promised about.
+            self.stats.unseen_rot += 1;
+            return;
+        }
+        let _flipped = member.disk.flip_bit(&file, bit);
+        self.members[node].rotten = true;
+        self.stats.rotten += 1;
+        self.trace.note(self.queue.now, node as u8, "rot", bit, 0);
+        self.trace.say(self.queue.now, || format!("n{node}: bit {bit} of {}", file.display()));
+    }
+}
+
+/// Whether a damaged log opens as if nothing were wrong and holds less than before.
+fn forgets(before: &SimDisk, after: &SimDisk) -> bool {
+    let read = |disk: &SimDisk| {
+        let wal = Member::layout().wal;
+        let from = Wal::snapshots(disk, &wal).ok()?.first().map_or((0, 0), |mark| (mark.index, mark.term));
+        let log = Wal::read(disk, &wal, from).ok()?;
+        Some((log.entries, log.hard_state, log.snapshots))
+    };
+    match (read(before), read(after)) {
+        (before, Some(after)) => before.is_none_or(|before| before != after),
+        (_, None) => false,
+    }
+}
