@@ -52,8 +52,9 @@ fn stages() -> Result {
         // Far from the fixed ones, and short enough to type.
         let first = 1_000_000 + now % 1_000_000_000;
         println!("seeds from {first}");
-        sim::run(&["--seed".into(), first.to_string(), "--seeds".into(), FRESH_SEEDS.into()])
+        sim::run(&["--from".into(), first.to_string(), "--seeds".into(), FRESH_SEEDS.into()])
     })?;
+    stage("simulator, a seed twice is the same", || sim::run(&["--twice".into(), "--seeds".into(), "20".into()]))?;
     stage("crash", || crash::run(&["--quick".into()]))?;
     stage("interop", || interop::run(&["--quick".into()]))
 }

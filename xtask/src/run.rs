@@ -239,8 +239,17 @@ impl Scratch {
         command.env("TMPDIR", self.tmp())
     }
 
-    /// Kills what still runs from here; returns how many.
+    /// Kills what still runs from here and waits for its end, which frees its ports; returns how many.
     pub fn sweep(&self) -> usize {
+        let found = self.kill();
+        let begin = Instant::now();
+        while found > 0 && self.kill() > 0 && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        found
+    }
+
+    fn kill(&self) -> usize {
         let mut killed = 0;
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Ok(id) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };

@@ -3,6 +3,7 @@
 //! * Arrows: a crate depends on no crate that [`CRATES`] does not allow it.
 //! * The core stays synchronous: no runtime, no clock, no file system but through `env`.
 //! * No unsafe code outside `env`; no leftovers; no line too wide; no path of somebody's machine.
+//! * Living documents: every call and flag is in docs/compat.md, every crate in ARCHITECTURE.md, and each file these name exists.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -82,6 +83,7 @@ pub fn run(arguments: &[String]) -> Result {
     }
     let root = run::root();
     let mut faults = arrows(&root)?;
+    faults.extend(documents(&root)?);
     let mut files = Vec::new();
     walk(&root, &mut files);
     files.sort();
@@ -187,6 +189,62 @@ fn dependencies(manifest: &str) -> Vec<(String, String)> {
     found
 }
 
+// ---- documents ----
+
+fn documents(root: &Path) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    let compat = run::read(&root.join("docs/compat.md"))?;
+    let methods = run::read(&root.join("crates/api/src/methods.rs"))?;
+    for name in methods.lines().filter_map(method) {
+        if !compat.contains(&format!("`{name}`")) {
+            faults.push(format!("docs/compat.md: call {name} is missing"));
+        }
+    }
+    let flags = run::read(&root.join("crates/server/src/flags.rs"))?;
+    let table = flags.split_once("pub const FLAGS").map_or("", |(_, rest)| rest);
+    let table = table.split_once("];").map_or("", |(table, _)| table);
+    for name in flag_names(table) {
+        if !compat.contains(&format!("`--{name}`")) {
+            faults.push(format!("docs/compat.md: flag --{name} is missing"));
+        }
+    }
+    let architecture = run::read(&root.join("ARCHITECTURE.md"))?;
+    for one in CRATES.iter().filter(|one| !architecture.contains(&format!("`crates/{}`", one.name))) {
+        faults.push(format!("ARCHITECTURE.md: crates/{} is missing", one.name));
+    }
+    for (document, text) in [("ARCHITECTURE.md", &architecture), ("docs/compat.md", &compat)] {
+        for named in text.split('`').filter(|named| named.starts_with("crates/") || named.starts_with("xtask/")) {
+            if !root.join(named).exists() {
+                faults.push(format!("{document}: {named} does not exist"));
+            }
+        }
+    }
+    Ok(faults)
+}
+
+/// `Range = Unary "etcdserverpb.KV" "Range";`
+fn method(line: &str) -> Option<&str> {
+    let (_, rest) = line.trim().strip_suffix("\";")?.split_once(" = ")?;
+    rest.rsplit_once('"').map(|(_, name)| name)
+}
+
+/// The first string of each entry of the table.
+fn flag_names(table: &str) -> Vec<&str> {
+    let entries = ["flag(", "later(", "no_effect(", "ignored("];
+    let mut names = Vec::new();
+    for line in table.split('\n').map(str::trim) {
+        let inside = entries.iter().find_map(|entry| line.strip_prefix(entry)).unwrap_or(line);
+        // An entry that is broken over lines has its name on the first one inside.
+        let alone = inside.strip_suffix(',').and_then(|rest| rest.strip_suffix('"'));
+        let name = inside.strip_prefix('"').and_then(|rest| rest.split_once('"')).map(|(name, _)| name);
+        let broken = alone.is_some_and(|rest| rest.matches('"').count() == 1);
+        if let Some(name) = name.filter(|_| inside.len() < line.len() || broken) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 // ---- sources ----
 
 fn source(path: &Path, text: &str) -> Vec<String> {
@@ -207,7 +265,8 @@ fn source(path: &Path, text: &str) -> Vec<String> {
             continue;
         }
         let width = line.chars().count();
-        if width > WIDEST && !line.contains('"') {
+        // A row of a table in a comment cannot be broken either.
+        if width > WIDEST && !line.contains('"') && !line.starts_with("//! |") {
             fault(format!("{width} characters wide, at most {WIDEST}"));
         }
         for word in ["todo!(", "unimplemented!(", "dbg!(", "FIXME", "XXX"] {
@@ -268,6 +327,14 @@ mod tests {
         assert_eq!(crate_faults(&one, manifest).len(), 1);
         let manifest = "[dev-dependencies]\ntokio = \"1\"\n\n[dependencies.hyper]\nversion = \"1\"\n";
         assert_eq!(crate_faults(&one, manifest).len(), 2);
+    }
+
+    #[test]
+    fn tables_of_names_are_read() {
+        assert_eq!(method(r#"    HashKv = Unary "etcdserverpb.Maintenance" "HashKV";"#), Some("HashKV"));
+        assert_eq!(method("    let a = b;"), None);
+        let table = "flag(\"a\", Kind::Text, \"x\"),\n    later(\n        \"b-c\",\n        Kind::Text,\n    ),\n ignored(\"v\"),";
+        assert_eq!(flag_names(table), ["a", "b-c", "v"]);
     }
 
     #[test]
