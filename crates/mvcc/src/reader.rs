@@ -227,7 +227,7 @@ impl Reader {
     /// `Compacted` and `FutureRevision`; anything else means the store is damaged.
     pub fn hash_kv(&self, revision: i64) -> Result<HashKv, RangeError> {
         let stored = self.shared.hashes.lock().iter().find(|hash| hash.hash_revision == revision).copied();
-        match stored.filter(|_| revision != 0) {
+        match stored {
             Some(hash) => Ok(HashKv { revision: self.revision(), ..hash }),
             None => hash_kv(&self.shared, revision),
         }

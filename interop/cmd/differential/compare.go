@@ -97,6 +97,12 @@ var known = map[string]difference{
 	"oversize-text": {"the transport words its size limit in its own way", func(_ proto.Message, kind string, a, b *answer) bool {
 		return kind == "oversize" && a.code == b.code
 	}},
+	"not-yet-supported": {"one of the servers says by name that it does not have this yet", func(_ proto.Message, kind string, a, b *answer) bool {
+		refused := func(x *answer) bool {
+			return x.code == codes.Unimplemented && strings.HasPrefix(x.text, "not yet supported: ")
+		}
+		return refused(a) != refused(b)
+	}},
 	"malformed-code": {"what becomes of bytes that are no message", func(_ proto.Message, kind string, a, b *answer) bool {
 		return kind == "malformed" && a.code != codes.OK && b.code != codes.OK
 	}},
