@@ -215,6 +215,30 @@ fn reads_wait_until_the_leader_knows_the_commit_index() {
     assert_eq!((reads.len(), reads[0].index), (1, 3));
 }
 
+/// After a restart the only voter may hold entries that it committed and answered for without having written that down.
+#[test]
+fn the_only_voter_answers_no_read_before_it_knows_the_commit_index() {
+    let mut storage = storage(&[1], &[]);
+    storage.append(vec![Entry { term: 1, index: 3, data: "acknowledged".into(), ..Entry::default() }]).unwrap();
+    let mut member = Member::start(Config::new(1), storage);
+    member.node.campaign().unwrap();
+    for _ in 0..4 {
+        if !member.node.is_leader() {
+            member.work();
+            member.finish_append();
+        }
+    }
+    assert!(member.node.is_leader());
+    member.node.read_index(Bytes::from_static(b"early"));
+    for _ in 0..4 {
+        member.work();
+        member.finish_append();
+        member.finish_apply();
+    }
+    let indexes: Vec<u64> = member.reads.iter().map(|read| read.index).collect();
+    assert_eq!(indexes, [4], "behind entry 3 and the leader's own");
+}
+
 #[test]
 fn a_late_echo_confirms_only_what_came_before_it() {
     let mut group = Group::led(|_| {});

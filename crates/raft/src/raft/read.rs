@@ -18,14 +18,11 @@ impl<S: Storage> Raft<S> {
         if request.entries.len() != 1 {
             return Err(self.invalid(&request, "a read carries one context"));
         }
-        if self.tracker.is_singleton() && self.tracker.config.voters.contains(self.id) {
-            // Nobody else could have been elected. A removed leader that leads on is another matter: the one voter left
-            // may have elected itself.
-            self.answer_read(request, self.log.committed);
-        } else if self.postponed_reads.len() + self.read_only.waiting() >= MAX_WAITING_READS {
+        if self.postponed_reads.len() + self.read_only.waiting() >= MAX_WAITING_READS {
             log!(self.logger, Warning, "{:x} has too many waiting reads; dropping index reading msg", self.id);
         } else if !self.committed_in_own_term() {
-            // It may not know yet what earlier leaders committed (thesis 6.4).
+            // It may not know yet what earlier leaders committed (thesis 6.4). Neither does the only voter after a restart:
+            // its commit index is written with the next entries, later than the answers that rest on it.
             self.postponed_reads.push(request);
         } else {
             self.confirm_read(request);
@@ -47,7 +44,11 @@ impl<S: Storage> Raft<S> {
     }
 
     fn confirm_read(&mut self, request: Message) {
+        // Nobody else could have been elected. A removed leader that leads on is another matter: the one voter left may
+        // have elected itself.
+        let alone = self.tracker.is_singleton() && self.tracker.config.voters.contains(self.id);
         match self.read_only.option() {
+            _ if alone => self.answer_read(request, self.log.committed),
             ReadOnlyOption::Safe => {
                 self.read_only.add(self.id, self.log.committed, request);
                 self.broadcast_heartbeat();
