@@ -3,6 +3,8 @@
 //! Starts itself again as a member of one (a disk in memory, so that the edge is what is measured), asks it with 100
 //! connections, and prints requests a second and the member's CPU time per request. Compare runs of one machine only.
 
+#![allow(clippy::disallowed_methods, reason = "an example has the real clock and real files")]
+
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::pin::Pin;

@@ -6,6 +6,8 @@
 //! bolt rewrite FILE OUT        all pairs of FILE in a new file OUT, with the SHA-256 trailer
 //! ```
 
+#![allow(clippy::disallowed_methods, reason = "an example has the real clock and real files")]
+
 use std::fs::File;
 use std::io::BufWriter;
 use std::process::ExitCode;

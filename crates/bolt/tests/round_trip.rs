@@ -1,5 +1,7 @@
 //! What the writer writes, the reader reads.
 
+#![allow(clippy::disallowed_methods, reason = "a test has the real clock and real files")]
+
 mod common;
 
 use std::cell::Cell;

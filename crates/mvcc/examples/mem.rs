@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p dolmen-mvcc --example mem [keys]`
 
+#![allow(clippy::disallowed_methods, reason = "an example has the real clock and real files")]
+
 use std::hint::black_box;
 use std::sync::Arc;
 

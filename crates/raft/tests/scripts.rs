@@ -3,6 +3,8 @@
 //! The scripts ship with the Go module `go.etcd.io/raft/v3`; `go mod download` says where it is. They come in three
 //! dialects: whole groups of members (`interaction`), quorum arithmetic (`quorums`), membership changes (`changes`).
 
+#![allow(clippy::disallowed_methods, reason = "a test has the real clock and real files")]
+
 #[path = "support/changes.rs"]
 mod changes;
 #[path = "support/corpus.rs"]

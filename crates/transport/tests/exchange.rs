@@ -1,5 +1,7 @@
 //! Messages between members on loopback: all of them, in order, through whatever way is open.
 
+#![allow(clippy::disallowed_methods, reason = "a test has the real clock and real files")]
+
 mod common;
 
 use std::sync::atomic::Ordering::SeqCst;

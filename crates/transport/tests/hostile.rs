@@ -1,5 +1,7 @@
 //! Bytes that no member sends. They may be refused in any way, as long as the port goes on working.
 
+#![allow(clippy::disallowed_methods, reason = "a test has the real clock and real files")]
+
 mod common;
 
 use std::io::{Read, Write};

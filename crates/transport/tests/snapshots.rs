@@ -1,5 +1,7 @@
 //! Snapshots: a store's worth of bytes, whole or not at all.
 
+#![allow(clippy::disallowed_methods, reason = "a test has the real clock and real files")]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! Members that speak TLS, with certificates of their own and of an authority.
 
+#![allow(clippy::disallowed_methods, reason = "a test has the real clock and real files")]
+
 mod common;
 
 use std::path::{Path, PathBuf};

@@ -11,6 +11,8 @@
 //! ```
 //! A value `#N` is N letters long. `END` is `\0` for an open end; a key `-` is the empty one.
 
+#![allow(clippy::disallowed_methods, reason = "a test has the real clock and real files")]
+
 mod common;
 
 use std::collections::BTreeMap;
