@@ -115,7 +115,7 @@ pub struct Side {
 pub fn run(arguments: &[String]) -> Result {
     let (mut rounds, mut members, mut only, mut scale, mut keys) = (3usize, vec![1, 3], None, 1.0f64, 1_000_000u64);
     let mut arguments = Arguments::new(arguments);
-    let mut whole = true;
+    let (mut whole, mut server) = (true, None);
     while let Some(name) = arguments.next_name() {
         match name {
             "--rounds" => rounds = arguments.parsed(name)?,
@@ -123,9 +123,10 @@ pub fn run(arguments: &[String]) -> Result {
             "--only" => only = Some(arguments.value(name)?.split(',').map(str::to_owned).collect::<Vec<_>>()),
             "--scale" => scale = arguments.parsed(name)?,
             "--keys" => keys = arguments.parsed(name)?,
+            "--server" => server = Some(PathBuf::from(arguments.value(name)?)),
             other => return Err(format!("unknown argument {other}")),
         }
-        whole &= name == "--rounds";
+        whole &= name == "--rounds" || name == "--server";
     }
     if rounds == 0 || members.iter().any(|n| !matches!(n, 1 | 3)) {
         return Err("--rounds is 1 or more, --members is 1 or 3".into());
@@ -138,7 +139,10 @@ pub fn run(arguments: &[String]) -> Result {
         return Err(format!("no workload {unknown:?}; there are {}, big", known.join(", ")));
     }
     go::build(&[Judge::Etcd36, Judge::Etcdctl, Judge::Benchmark])?;
-    let server = interop::build_server()?;
+    let server = match server {
+        Some(path) => path,
+        None => interop::build_server()?,
+    };
     let scratch = Scratch::new("bench")?;
     let place = |from: &Path, folder: &str| -> Result<PathBuf> {
         let dir = scratch.dir.join(folder);

@@ -113,10 +113,10 @@ pub fn run(server: &Path, forms: Forms, quick: bool, only: Option<&str>) -> Resu
         run::flush();
         results.0.extend(found.0);
     }
-    report(&results, &expected, forms)
+    report(&results, &expected, forms, !quick && only.is_none())
 }
 
-fn report(results: &Results, expected: &Expected, forms: Forms) -> Result {
+fn report(results: &Results, expected: &Expected, forms: Forms, whole: bool) -> Result {
     let leaves = results.leaves();
     let (mut good, mut faults) = (0, Vec::new());
     let mut lines = String::new();
@@ -128,6 +128,11 @@ fn report(results: &Results, expected: &Expected, forms: Forms) -> Result {
         }
     }
     run::write(&run::target().join("xtask/common-results.txt"), &lines)?;
+    // After a whole run every line of the list has to have been of use.
+    let used = |entry: &&Entry| leaves.iter().any(|(path, outcome)| *outcome == Outcome::Fail && entry.covers(path));
+    for entry in expected.entries.iter().filter(|_| whole).filter(|entry| !entry.either && !used(entry)) {
+        faults.push(format!("{}: listed in interop/common-expected.txt, and did not fail", entry.path.join("/")));
+    }
     for part in MIXED.iter().filter(|_| forms == Forms::Mixed) {
         let of = |outcome| leaves.iter().filter(|(path, o)| path.contains(part) && **o == outcome).count();
         println!("{part}: {} passed, {} failed, {} skipped", of(Outcome::Pass), of(Outcome::Fail), of(Outcome::Skip));

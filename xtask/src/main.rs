@@ -29,13 +29,13 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   ci                        what CI runs, quick parts first
   tidy                      crate arrows, leftovers, line width
   codegen [--check]         generate crates/proto/src/gen from the .proto files, or compare
-  interop [--quick] [--suite client|common|mixed|differential|kill9|files]
-                            etcd's own programs, client and tests against this server; needs Go
+  interop [--quick] [--suite client|files|differential|kill9|common|mixed] [--run FUNCTION] [--server PATH]
+                            etcd's own programs, client and tests against this server (or another); needs Go
   sim [ARGUMENTS]           the simulator, in release; arguments are its own
   crash [--quick]           power loss and kill -9
   fuzz [--seconds N] [--target NAME]
                             damaged bytes to everything that reads bytes, a minute each
-  bench [--rounds N] [--members 1|3] [--only NAME,NAME] [--scale X] [--keys N]
+  bench [--rounds N] [--members 1|3] [--only NAME,NAME] [--scale X] [--keys N] [--server PATH]
                             side by side with etcd 3.6; a whole run writes docs/bench.md
 ";
 

@@ -113,7 +113,7 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
                 walk(&path, found);
             }
         } else if ["rs", "md", "toml", "go", "proto"].iter().any(|end| name.ends_with(&format!(".{end}")))
-            || path.parent().is_some_and(|parent| parent.ends_with(".ci"))
+            || dir.file_name().is_some_and(|name| name == ".ci")
         {
             found.push(path);
         }
