@@ -157,6 +157,8 @@ enum Confirm {
     Read(Completion),
     /// A lease renewal that came just after this process had been paused.
     Renew(Completion, LeaseId),
+    /// What is left of a lease that this member has not heard of.
+    TimeToLive(Completion, LeaseId, bool),
     /// Nobody: the node itself wants to know whether it still leads.
     Doubt,
 }
@@ -392,8 +394,13 @@ impl Node {
             Request::ReadIndex => self.reads.push(Confirm::Read(completion), since),
             Request::LeaseRenew { id } => self.renew(id, completion, since),
             Request::LeaseTimeToLive { id, keys } => {
-                let reply = self.time_to_live(id, keys);
-                self.reply(completion, Reply::LeaseTimeToLive(reply));
+                if self.leads() && !self.machine.lessor().contains(id) {
+                    // As with renewals: a new leader may not know of it yet.
+                    self.reads.push(Confirm::TimeToLive(completion, id, keys), since);
+                } else {
+                    let reply = self.time_to_live(id, keys);
+                    self.reply(completion, Reply::LeaseTimeToLive(reply));
+                }
             }
             Request::Leases => {
                 let leases = self.machine.lessor().list();
@@ -489,9 +496,9 @@ impl Node {
         id
     }
 
-    /// Hands everything queued to raft in as few messages as it allows, once somebody leads.
+    /// Hands everything queued to raft in as few messages as it allows, once somebody leads and does not hand over.
     fn propose_queued(&mut self) {
-        if self.leader == 0 || self.transfer.is_some() {
+        if self.leader == 0 || self.raft_status().transferee != 0 {
             return;
         }
         while !self.queued.is_empty() {
@@ -521,7 +528,8 @@ impl Node {
         if !self.leads() {
             let error = RequestError::NotLeader { leader: self.leader };
             self.reply(completion, Reply::LeaseRenewed(Err(error)));
-        } else if self.was_paused {
+        } else if self.was_paused || !self.machine.lessor().contains(id) {
+            // A new leader may not have applied the grant yet; only what a quorum confirms is gone.
             self.reads.push(Confirm::Renew(completion, id), since);
         } else {
             self.renew_confirmed(id, completion);
@@ -668,12 +676,12 @@ impl Node {
         } else if self.now.since(transfer.since) > self.config.request_timeout_nanos()
             || (!self.leads() && self.leader != 0)
         {
-            // Raft gives a transfer up after an election timeout; proposals flow again.
             if let Some(completion) = self.transfer.take().and_then(|t| t.completion) {
                 self.reply(completion, Reply::Done(Err(RequestError::TransferTimeout)));
             }
-        } else if self.leads() && self.now.since(transfer.since) > self.config.election_nanos() {
-            // The transferee did not take over in time: ask again.
+        } else if self.stopping.is_some() && self.leads() && self.raft_status().transferee == 0 {
+            // Raft gave up after an election timeout. One that stops asks again; one that goes on does not, because nothing
+            // is proposed meanwhile, and the transferee may be down for good.
             self.raft.transfer_leader(transfer.target);
         }
     }
@@ -1039,6 +1047,10 @@ impl Node {
             match reader.what {
                 Confirm::Read(completion) => self.reply(completion, Reply::ReadReady(Ok(()))),
                 Confirm::Renew(completion, id) => self.renew_confirmed(id, completion),
+                Confirm::TimeToLive(completion, id, keys) => {
+                    let reply = self.time_to_live(id, keys);
+                    self.reply(completion, Reply::LeaseTimeToLive(reply));
+                }
                 // A quorum has just confirmed that this member leads.
                 Confirm::Doubt => self.was_paused = false,
             }
@@ -1049,6 +1061,7 @@ impl Node {
         match reader.what {
             Confirm::Read(completion) => self.reply(completion, Reply::ReadReady(Err(error))),
             Confirm::Renew(completion, _) => self.reply(completion, Reply::LeaseRenewed(Err(error))),
+            Confirm::TimeToLive(completion, ..) => self.reply(completion, Reply::LeaseTimeToLive(Err(error))),
             Confirm::Doubt => {}
         }
     }
