@@ -35,7 +35,6 @@ pub(crate) struct Change {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lease {
-    pub ttl: i64,
     pub keys: BTreeSet<Bytes>,
 }
 
@@ -184,7 +183,7 @@ impl Model {
                 return Err(ApplyError::LeaseExists);
             }
             let ttl = grant.ttl.max(self.min_ttl);
-            self.leases.insert(grant.id, Lease { ttl, keys: BTreeSet::new() });
+            self.leases.insert(grant.id, Lease::default());
             let header = header(self.revision);
             return Ok(Response::LeaseGrant(LeaseGrantResponse { header, id: grant.id, ttl, error: String::new() }));
         }
