@@ -41,17 +41,7 @@ pub struct RangeRequest {
 }
 /// Nested message and enum types in `RangeRequest`.
 pub mod range_request {
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
     #[repr(i32)]
     pub enum SortOrder {
         None = 0,
@@ -80,17 +70,7 @@ pub mod range_request {
             }
         }
     }
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
     #[repr(i32)]
     pub enum SortTarget {
         Key = 0,
@@ -230,17 +210,7 @@ pub struct Compare {
 }
 /// Nested message and enum types in `Compare`.
 pub mod compare {
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
     #[repr(i32)]
     pub enum CompareResult {
         Equal = 0,
@@ -272,17 +242,7 @@ pub mod compare {
             }
         }
     }
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
     #[repr(i32)]
     pub enum CompareTarget {
         Version = 0,
@@ -437,17 +397,7 @@ pub struct WatchCreateRequest {
 }
 /// Nested message and enum types in `WatchCreateRequest`.
 pub mod watch_create_request {
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
     #[repr(i32)]
     pub enum FilterType {
         Noput = 0,
@@ -700,17 +650,7 @@ pub struct AlarmRequest {
 }
 /// Nested message and enum types in `AlarmRequest`.
 pub mod alarm_request {
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
     #[repr(i32)]
     pub enum AlarmAction {
         Get = 0,
@@ -763,17 +703,7 @@ pub struct DowngradeRequest {
 }
 /// Nested message and enum types in `DowngradeRequest`.
 pub mod downgrade_request {
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
     #[repr(i32)]
     pub enum DowngradeAction {
         Validate = 0,
@@ -1113,25 +1043,15 @@ pub struct InternalRaftRequest {
     #[prost(message, optional, tag = "1202")]
     pub auth_role_get: ::core::option::Option<AuthRoleGetRequest>,
     #[prost(message, optional, tag = "1203")]
-    pub auth_role_grant_permission: ::core::option::Option<
-        AuthRoleGrantPermissionRequest,
-    >,
+    pub auth_role_grant_permission: ::core::option::Option<AuthRoleGrantPermissionRequest>,
     #[prost(message, optional, tag = "1204")]
-    pub auth_role_revoke_permission: ::core::option::Option<
-        AuthRoleRevokePermissionRequest,
-    >,
+    pub auth_role_revoke_permission: ::core::option::Option<AuthRoleRevokePermissionRequest>,
     #[prost(message, optional, tag = "1300")]
-    pub cluster_version_set: ::core::option::Option<
-        super::membershippb::ClusterVersionSetRequest,
-    >,
+    pub cluster_version_set: ::core::option::Option<super::membershippb::ClusterVersionSetRequest>,
     #[prost(message, optional, tag = "1301")]
-    pub cluster_member_attr_set: ::core::option::Option<
-        super::membershippb::ClusterMemberAttrSetRequest,
-    >,
+    pub cluster_member_attr_set: ::core::option::Option<super::membershippb::ClusterMemberAttrSetRequest>,
     #[prost(message, optional, tag = "1302")]
-    pub downgrade_info_set: ::core::option::Option<
-        super::membershippb::DowngradeInfoSetRequest,
-    >,
+    pub downgrade_info_set: ::core::option::Option<super::membershippb::DowngradeInfoSetRequest>,
     #[prost(message, optional, tag = "9900")]
     pub downgrade_version_test: ::core::option::Option<DowngradeVersionTestRequest>,
 }
@@ -1185,15 +1105,9 @@ impl AlarmType {
 /// Generated client implementations.
 #[cfg(feature = "client")]
 pub mod kv_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::http::Uri;
+    use tonic::codegen::*;
     #[derive(Debug, Clone)]
     pub struct KvClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1224,22 +1138,16 @@ pub mod kv_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> KvClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> KvClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    http::Request<tonic::body::Body>,
+                    Response = http::Response<<T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody>,
                 >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
+                Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             KvClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -1281,11 +1189,7 @@ pub mod kv_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Range");
             let mut req = request.into_request();
@@ -1295,25 +1199,16 @@ pub mod kv_client {
         pub async fn range_stream(
             &mut self,
             request: impl tonic::IntoRequest<super::RangeRequest>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::RangeStreamResponse>>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::RangeStreamResponse>>, tonic::Status>
+        {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.KV/RangeStream",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/RangeStream");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.KV", "RangeStream"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "RangeStream"));
             self.inner.server_streaming(req, path, codec).await
         }
         pub async fn put(
@@ -1323,11 +1218,7 @@ pub mod kv_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Put");
             let mut req = request.into_request();
@@ -1337,25 +1228,15 @@ pub mod kv_client {
         pub async fn delete_range(
             &mut self,
             request: impl tonic::IntoRequest<super::DeleteRangeRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::DeleteRangeResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::DeleteRangeResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.KV/DeleteRange",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/DeleteRange");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.KV", "DeleteRange"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "DeleteRange"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn txn(
@@ -1365,11 +1246,7 @@ pub mod kv_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Txn");
             let mut req = request.into_request();
@@ -1379,18 +1256,11 @@ pub mod kv_client {
         pub async fn compact(
             &mut self,
             request: impl tonic::IntoRequest<super::CompactionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::CompactionResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::CompactionResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Compact");
             let mut req = request.into_request();
@@ -1402,13 +1272,7 @@ pub mod kv_client {
 /// Generated server implementations.
 #[cfg(feature = "server")]
 pub mod kv_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with KvServer.
     #[async_trait]
@@ -1418,18 +1282,13 @@ pub mod kv_server {
             request: tonic::Request<super::RangeRequest>,
         ) -> std::result::Result<tonic::Response<super::RangeResponse>, tonic::Status>;
         /// Server streaming response type for the RangeStream method.
-        type RangeStreamStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::RangeStreamResponse, tonic::Status>,
-            >
+        type RangeStreamStream: tonic::codegen::tokio_stream::Stream<Item = std::result::Result<super::RangeStreamResponse, tonic::Status>>
             + std::marker::Send
             + 'static;
         async fn range_stream(
             &self,
             request: tonic::Request<super::RangeRequest>,
-        ) -> std::result::Result<
-            tonic::Response<Self::RangeStreamStream>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<Self::RangeStreamStream>, tonic::Status>;
         async fn put(
             &self,
             request: tonic::Request<super::PutRequest>,
@@ -1437,10 +1296,7 @@ pub mod kv_server {
         async fn delete_range(
             &self,
             request: tonic::Request<super::DeleteRangeRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::DeleteRangeResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::DeleteRangeResponse>, tonic::Status>;
         async fn txn(
             &self,
             request: tonic::Request<super::TxnRequest>,
@@ -1448,10 +1304,7 @@ pub mod kv_server {
         async fn compact(
             &self,
             request: tonic::Request<super::CompactionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::CompactionResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::CompactionResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct KvServer<T> {
@@ -1474,10 +1327,7 @@ pub mod kv_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -1521,10 +1371,7 @@ pub mod kv_server {
         type Response = http::Response<tonic::body::Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
+        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<std::result::Result<(), Self::Error>> {
             Poll::Ready(Ok(()))
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
@@ -1532,21 +1379,12 @@ pub mod kv_server {
                 "/etcdserverpb.KV/Range" => {
                     #[allow(non_camel_case_types)]
                     struct RangeSvc<T: Kv>(pub Arc<T>);
-                    impl<T: Kv> tonic::server::UnaryService<super::RangeRequest>
-                    for RangeSvc<T> {
+                    impl<T: Kv> tonic::server::UnaryService<super::RangeRequest> for RangeSvc<T> {
                         type Response = super::RangeResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::RangeRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::RangeRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Kv>::range(&inner, request).await
-                            };
+                            let fut = async move { <T as Kv>::range(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1559,14 +1397,8 @@ pub mod kv_server {
                         let method = RangeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1575,24 +1407,13 @@ pub mod kv_server {
                 "/etcdserverpb.KV/RangeStream" => {
                     #[allow(non_camel_case_types)]
                     struct RangeStreamSvc<T: Kv>(pub Arc<T>);
-                    impl<
-                        T: Kv,
-                    > tonic::server::ServerStreamingService<super::RangeRequest>
-                    for RangeStreamSvc<T> {
+                    impl<T: Kv> tonic::server::ServerStreamingService<super::RangeRequest> for RangeStreamSvc<T> {
                         type Response = super::RangeStreamResponse;
                         type ResponseStream = T::RangeStreamStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::RangeRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::RangeRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Kv>::range_stream(&inner, request).await
-                            };
+                            let fut = async move { <T as Kv>::range_stream(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1605,14 +1426,8 @@ pub mod kv_server {
                         let method = RangeStreamSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
@@ -1621,21 +1436,12 @@ pub mod kv_server {
                 "/etcdserverpb.KV/Put" => {
                     #[allow(non_camel_case_types)]
                     struct PutSvc<T: Kv>(pub Arc<T>);
-                    impl<T: Kv> tonic::server::UnaryService<super::PutRequest>
-                    for PutSvc<T> {
+                    impl<T: Kv> tonic::server::UnaryService<super::PutRequest> for PutSvc<T> {
                         type Response = super::PutResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::PutRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::PutRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Kv>::put(&inner, request).await
-                            };
+                            let fut = async move { <T as Kv>::put(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1648,14 +1454,8 @@ pub mod kv_server {
                         let method = PutSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1664,21 +1464,12 @@ pub mod kv_server {
                 "/etcdserverpb.KV/DeleteRange" => {
                     #[allow(non_camel_case_types)]
                     struct DeleteRangeSvc<T: Kv>(pub Arc<T>);
-                    impl<T: Kv> tonic::server::UnaryService<super::DeleteRangeRequest>
-                    for DeleteRangeSvc<T> {
+                    impl<T: Kv> tonic::server::UnaryService<super::DeleteRangeRequest> for DeleteRangeSvc<T> {
                         type Response = super::DeleteRangeResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::DeleteRangeRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::DeleteRangeRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Kv>::delete_range(&inner, request).await
-                            };
+                            let fut = async move { <T as Kv>::delete_range(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1691,14 +1482,8 @@ pub mod kv_server {
                         let method = DeleteRangeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1707,21 +1492,12 @@ pub mod kv_server {
                 "/etcdserverpb.KV/Txn" => {
                     #[allow(non_camel_case_types)]
                     struct TxnSvc<T: Kv>(pub Arc<T>);
-                    impl<T: Kv> tonic::server::UnaryService<super::TxnRequest>
-                    for TxnSvc<T> {
+                    impl<T: Kv> tonic::server::UnaryService<super::TxnRequest> for TxnSvc<T> {
                         type Response = super::TxnResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::TxnRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::TxnRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Kv>::txn(&inner, request).await
-                            };
+                            let fut = async move { <T as Kv>::txn(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1734,14 +1510,8 @@ pub mod kv_server {
                         let method = TxnSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1750,21 +1520,12 @@ pub mod kv_server {
                 "/etcdserverpb.KV/Compact" => {
                     #[allow(non_camel_case_types)]
                     struct CompactSvc<T: Kv>(pub Arc<T>);
-                    impl<T: Kv> tonic::server::UnaryService<super::CompactionRequest>
-                    for CompactSvc<T> {
+                    impl<T: Kv> tonic::server::UnaryService<super::CompactionRequest> for CompactSvc<T> {
                         type Response = super::CompactionResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::CompactionRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::CompactionRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Kv>::compact(&inner, request).await
-                            };
+                            let fut = async move { <T as Kv>::compact(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1777,38 +1538,20 @@ pub mod kv_server {
                         let method = CompactSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
                 }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
+                _ => Box::pin(async move {
+                    let mut response = http::Response::new(tonic::body::Body::default());
+                    let headers = response.headers_mut();
+                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
+                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+                    Ok(response)
+                }),
             }
         }
     }
@@ -1833,15 +1576,9 @@ pub mod kv_server {
 /// Generated client implementations.
 #[cfg(feature = "client")]
 pub mod watch_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::http::Uri;
+    use tonic::codegen::*;
     #[derive(Debug, Clone)]
     pub struct WatchClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1872,22 +1609,16 @@ pub mod watch_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> WatchClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> WatchClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    http::Request<tonic::body::Body>,
+                    Response = http::Response<<T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody>,
                 >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
+                Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             WatchClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -1925,18 +1656,12 @@ pub mod watch_client {
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::WatchRequest>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::WatchResponse>>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::WatchResponse>>, tonic::Status>
+        {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
             let mut req = request.into_streaming_request();
@@ -1948,21 +1673,13 @@ pub mod watch_client {
 /// Generated server implementations.
 #[cfg(feature = "server")]
 pub mod watch_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with WatchServer.
     #[async_trait]
     pub trait Watch: std::marker::Send + std::marker::Sync + 'static {
         /// Server streaming response type for the Watch method.
-        type WatchStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::WatchResponse, tonic::Status>,
-            >
+        type WatchStream: tonic::codegen::tokio_stream::Stream<Item = std::result::Result<super::WatchResponse, tonic::Status>>
             + std::marker::Send
             + 'static;
         async fn watch(
@@ -1991,10 +1708,7 @@ pub mod watch_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -2038,10 +1752,7 @@ pub mod watch_server {
         type Response = http::Response<tonic::body::Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
+        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<std::result::Result<(), Self::Error>> {
             Poll::Ready(Ok(()))
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
@@ -2049,24 +1760,16 @@ pub mod watch_server {
                 "/etcdserverpb.Watch/Watch" => {
                     #[allow(non_camel_case_types)]
                     struct WatchSvc<T: Watch>(pub Arc<T>);
-                    impl<T: Watch> tonic::server::StreamingService<super::WatchRequest>
-                    for WatchSvc<T> {
+                    impl<T: Watch> tonic::server::StreamingService<super::WatchRequest> for WatchSvc<T> {
                         type Response = super::WatchResponse;
                         type ResponseStream = T::WatchStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
+                        type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
                         fn call(
                             &mut self,
-                            request: tonic::Request<
-                                tonic::Streaming<super::WatchRequest>,
-                            >,
+                            request: tonic::Request<tonic::Streaming<super::WatchRequest>>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Watch>::watch(&inner, request).await
-                            };
+                            let fut = async move { <T as Watch>::watch(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -2079,38 +1782,20 @@ pub mod watch_server {
                         let method = WatchSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
                 }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
+                _ => Box::pin(async move {
+                    let mut response = http::Response::new(tonic::body::Body::default());
+                    let headers = response.headers_mut();
+                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
+                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+                    Ok(response)
+                }),
             }
         }
     }
@@ -2135,15 +1820,9 @@ pub mod watch_server {
 /// Generated client implementations.
 #[cfg(feature = "client")]
 pub mod lease_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::http::Uri;
+    use tonic::codegen::*;
     #[derive(Debug, Clone)]
     pub struct LeaseClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2174,22 +1853,16 @@ pub mod lease_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> LeaseClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> LeaseClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    http::Request<tonic::body::Body>,
+                    Response = http::Response<<T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody>,
                 >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
+                Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             LeaseClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -2227,123 +1900,72 @@ pub mod lease_client {
         pub async fn lease_grant(
             &mut self,
             request: impl tonic::IntoRequest<super::LeaseGrantRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::LeaseGrantResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::LeaseGrantResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Lease/LeaseGrant",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Lease/LeaseGrant");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseGrant"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseGrant"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn lease_revoke(
             &mut self,
             request: impl tonic::IntoRequest<super::LeaseRevokeRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::LeaseRevokeResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::LeaseRevokeResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Lease/LeaseRevoke",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Lease/LeaseRevoke");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseRevoke"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseRevoke"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn lease_keep_alive(
             &mut self,
-            request: impl tonic::IntoStreamingRequest<
-                Message = super::LeaseKeepAliveRequest,
-            >,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::LeaseKeepAliveResponse>>,
-            tonic::Status,
-        > {
+            request: impl tonic::IntoStreamingRequest<Message = super::LeaseKeepAliveRequest>,
+        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::LeaseKeepAliveResponse>>, tonic::Status>
+        {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Lease/LeaseKeepAlive",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
             let mut req = request.into_streaming_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseKeepAlive"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseKeepAlive"));
             self.inner.streaming(req, path, codec).await
         }
         pub async fn lease_time_to_live(
             &mut self,
             request: impl tonic::IntoRequest<super::LeaseTimeToLiveRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::LeaseTimeToLiveResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::LeaseTimeToLiveResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Lease/LeaseTimeToLive",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Lease/LeaseTimeToLive");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseTimeToLive"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseTimeToLive"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn lease_leases(
             &mut self,
             request: impl tonic::IntoRequest<super::LeaseLeasesRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::LeaseLeasesResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::LeaseLeasesResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Lease/LeaseLeases",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Lease/LeaseLeases");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseLeases"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseLeases"));
             self.inner.unary(req, path, codec).await
         }
     }
@@ -2351,13 +1973,7 @@ pub mod lease_client {
 /// Generated server implementations.
 #[cfg(feature = "server")]
 pub mod lease_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with LeaseServer.
     #[async_trait]
@@ -2365,44 +1981,28 @@ pub mod lease_server {
         async fn lease_grant(
             &self,
             request: tonic::Request<super::LeaseGrantRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::LeaseGrantResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::LeaseGrantResponse>, tonic::Status>;
         async fn lease_revoke(
             &self,
             request: tonic::Request<super::LeaseRevokeRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::LeaseRevokeResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::LeaseRevokeResponse>, tonic::Status>;
         /// Server streaming response type for the LeaseKeepAlive method.
         type LeaseKeepAliveStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::LeaseKeepAliveResponse, tonic::Status>,
-            >
-            + std::marker::Send
+            > + std::marker::Send
             + 'static;
         async fn lease_keep_alive(
             &self,
             request: tonic::Request<tonic::Streaming<super::LeaseKeepAliveRequest>>,
-        ) -> std::result::Result<
-            tonic::Response<Self::LeaseKeepAliveStream>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<Self::LeaseKeepAliveStream>, tonic::Status>;
         async fn lease_time_to_live(
             &self,
             request: tonic::Request<super::LeaseTimeToLiveRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::LeaseTimeToLiveResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::LeaseTimeToLiveResponse>, tonic::Status>;
         async fn lease_leases(
             &self,
             request: tonic::Request<super::LeaseLeasesRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::LeaseLeasesResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::LeaseLeasesResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct LeaseServer<T> {
@@ -2425,10 +2025,7 @@ pub mod lease_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -2472,10 +2069,7 @@ pub mod lease_server {
         type Response = http::Response<tonic::body::Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
+        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<std::result::Result<(), Self::Error>> {
             Poll::Ready(Ok(()))
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
@@ -2483,21 +2077,12 @@ pub mod lease_server {
                 "/etcdserverpb.Lease/LeaseGrant" => {
                     #[allow(non_camel_case_types)]
                     struct LeaseGrantSvc<T: Lease>(pub Arc<T>);
-                    impl<T: Lease> tonic::server::UnaryService<super::LeaseGrantRequest>
-                    for LeaseGrantSvc<T> {
+                    impl<T: Lease> tonic::server::UnaryService<super::LeaseGrantRequest> for LeaseGrantSvc<T> {
                         type Response = super::LeaseGrantResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::LeaseGrantRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::LeaseGrantRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Lease>::lease_grant(&inner, request).await
-                            };
+                            let fut = async move { <T as Lease>::lease_grant(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -2510,14 +2095,8 @@ pub mod lease_server {
                         let method = LeaseGrantSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -2526,21 +2105,12 @@ pub mod lease_server {
                 "/etcdserverpb.Lease/LeaseRevoke" => {
                     #[allow(non_camel_case_types)]
                     struct LeaseRevokeSvc<T: Lease>(pub Arc<T>);
-                    impl<T: Lease> tonic::server::UnaryService<super::LeaseRevokeRequest>
-                    for LeaseRevokeSvc<T> {
+                    impl<T: Lease> tonic::server::UnaryService<super::LeaseRevokeRequest> for LeaseRevokeSvc<T> {
                         type Response = super::LeaseRevokeResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::LeaseRevokeRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::LeaseRevokeRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Lease>::lease_revoke(&inner, request).await
-                            };
+                            let fut = async move { <T as Lease>::lease_revoke(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -2553,14 +2123,8 @@ pub mod lease_server {
                         let method = LeaseRevokeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -2569,26 +2133,16 @@ pub mod lease_server {
                 "/etcdserverpb.Lease/LeaseKeepAlive" => {
                     #[allow(non_camel_case_types)]
                     struct LeaseKeepAliveSvc<T: Lease>(pub Arc<T>);
-                    impl<
-                        T: Lease,
-                    > tonic::server::StreamingService<super::LeaseKeepAliveRequest>
-                    for LeaseKeepAliveSvc<T> {
+                    impl<T: Lease> tonic::server::StreamingService<super::LeaseKeepAliveRequest> for LeaseKeepAliveSvc<T> {
                         type Response = super::LeaseKeepAliveResponse;
                         type ResponseStream = T::LeaseKeepAliveStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
+                        type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
                         fn call(
                             &mut self,
-                            request: tonic::Request<
-                                tonic::Streaming<super::LeaseKeepAliveRequest>,
-                            >,
+                            request: tonic::Request<tonic::Streaming<super::LeaseKeepAliveRequest>>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Lease>::lease_keep_alive(&inner, request).await
-                            };
+                            let fut = async move { <T as Lease>::lease_keep_alive(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -2601,14 +2155,8 @@ pub mod lease_server {
                         let method = LeaseKeepAliveSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.streaming(method, req).await;
                         Ok(res)
                     };
@@ -2617,23 +2165,12 @@ pub mod lease_server {
                 "/etcdserverpb.Lease/LeaseTimeToLive" => {
                     #[allow(non_camel_case_types)]
                     struct LeaseTimeToLiveSvc<T: Lease>(pub Arc<T>);
-                    impl<
-                        T: Lease,
-                    > tonic::server::UnaryService<super::LeaseTimeToLiveRequest>
-                    for LeaseTimeToLiveSvc<T> {
+                    impl<T: Lease> tonic::server::UnaryService<super::LeaseTimeToLiveRequest> for LeaseTimeToLiveSvc<T> {
                         type Response = super::LeaseTimeToLiveResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::LeaseTimeToLiveRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::LeaseTimeToLiveRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Lease>::lease_time_to_live(&inner, request).await
-                            };
+                            let fut = async move { <T as Lease>::lease_time_to_live(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -2646,14 +2183,8 @@ pub mod lease_server {
                         let method = LeaseTimeToLiveSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -2662,21 +2193,12 @@ pub mod lease_server {
                 "/etcdserverpb.Lease/LeaseLeases" => {
                     #[allow(non_camel_case_types)]
                     struct LeaseLeasesSvc<T: Lease>(pub Arc<T>);
-                    impl<T: Lease> tonic::server::UnaryService<super::LeaseLeasesRequest>
-                    for LeaseLeasesSvc<T> {
+                    impl<T: Lease> tonic::server::UnaryService<super::LeaseLeasesRequest> for LeaseLeasesSvc<T> {
                         type Response = super::LeaseLeasesResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::LeaseLeasesRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::LeaseLeasesRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Lease>::lease_leases(&inner, request).await
-                            };
+                            let fut = async move { <T as Lease>::lease_leases(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -2689,38 +2211,20 @@ pub mod lease_server {
                         let method = LeaseLeasesSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
                 }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
+                _ => Box::pin(async move {
+                    let mut response = http::Response::new(tonic::body::Body::default());
+                    let headers = response.headers_mut();
+                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
+                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+                    Ok(response)
+                }),
             }
         }
     }
@@ -2745,15 +2249,9 @@ pub mod lease_server {
 /// Generated client implementations.
 #[cfg(feature = "client")]
 pub mod cluster_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::http::Uri;
+    use tonic::codegen::*;
     #[derive(Debug, Clone)]
     pub struct ClusterClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2784,22 +2282,16 @@ pub mod cluster_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> ClusterClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> ClusterClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    http::Request<tonic::body::Body>,
+                    Response = http::Response<<T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody>,
                 >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
+                Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             ClusterClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -2837,121 +2329,71 @@ pub mod cluster_client {
         pub async fn member_add(
             &mut self,
             request: impl tonic::IntoRequest<super::MemberAddRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MemberAddResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::MemberAddResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Cluster/MemberAdd",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Cluster/MemberAdd");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberAdd"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberAdd"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn member_remove(
             &mut self,
             request: impl tonic::IntoRequest<super::MemberRemoveRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MemberRemoveResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::MemberRemoveResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Cluster/MemberRemove",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Cluster/MemberRemove");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberRemove"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberRemove"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn member_update(
             &mut self,
             request: impl tonic::IntoRequest<super::MemberUpdateRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MemberUpdateResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::MemberUpdateResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Cluster/MemberUpdate",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Cluster/MemberUpdate");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberUpdate"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberUpdate"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn member_list(
             &mut self,
             request: impl tonic::IntoRequest<super::MemberListRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MemberListResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::MemberListResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Cluster/MemberList",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Cluster/MemberList");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberList"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberList"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn member_promote(
             &mut self,
             request: impl tonic::IntoRequest<super::MemberPromoteRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MemberPromoteResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::MemberPromoteResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Cluster/MemberPromote",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Cluster/MemberPromote");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberPromote"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberPromote"));
             self.inner.unary(req, path, codec).await
         }
     }
@@ -2959,13 +2401,7 @@ pub mod cluster_client {
 /// Generated server implementations.
 #[cfg(feature = "server")]
 pub mod cluster_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with ClusterServer.
     #[async_trait]
@@ -2973,38 +2409,23 @@ pub mod cluster_server {
         async fn member_add(
             &self,
             request: tonic::Request<super::MemberAddRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MemberAddResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::MemberAddResponse>, tonic::Status>;
         async fn member_remove(
             &self,
             request: tonic::Request<super::MemberRemoveRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MemberRemoveResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::MemberRemoveResponse>, tonic::Status>;
         async fn member_update(
             &self,
             request: tonic::Request<super::MemberUpdateRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MemberUpdateResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::MemberUpdateResponse>, tonic::Status>;
         async fn member_list(
             &self,
             request: tonic::Request<super::MemberListRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MemberListResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::MemberListResponse>, tonic::Status>;
         async fn member_promote(
             &self,
             request: tonic::Request<super::MemberPromoteRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MemberPromoteResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::MemberPromoteResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct ClusterServer<T> {
@@ -3027,10 +2448,7 @@ pub mod cluster_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -3074,10 +2492,7 @@ pub mod cluster_server {
         type Response = http::Response<tonic::body::Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
+        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<std::result::Result<(), Self::Error>> {
             Poll::Ready(Ok(()))
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
@@ -3085,21 +2500,12 @@ pub mod cluster_server {
                 "/etcdserverpb.Cluster/MemberAdd" => {
                     #[allow(non_camel_case_types)]
                     struct MemberAddSvc<T: Cluster>(pub Arc<T>);
-                    impl<T: Cluster> tonic::server::UnaryService<super::MemberAddRequest>
-                    for MemberAddSvc<T> {
+                    impl<T: Cluster> tonic::server::UnaryService<super::MemberAddRequest> for MemberAddSvc<T> {
                         type Response = super::MemberAddResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::MemberAddRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::MemberAddRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Cluster>::member_add(&inner, request).await
-                            };
+                            let fut = async move { <T as Cluster>::member_add(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -3112,14 +2518,8 @@ pub mod cluster_server {
                         let method = MemberAddSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -3128,23 +2528,12 @@ pub mod cluster_server {
                 "/etcdserverpb.Cluster/MemberRemove" => {
                     #[allow(non_camel_case_types)]
                     struct MemberRemoveSvc<T: Cluster>(pub Arc<T>);
-                    impl<
-                        T: Cluster,
-                    > tonic::server::UnaryService<super::MemberRemoveRequest>
-                    for MemberRemoveSvc<T> {
+                    impl<T: Cluster> tonic::server::UnaryService<super::MemberRemoveRequest> for MemberRemoveSvc<T> {
                         type Response = super::MemberRemoveResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::MemberRemoveRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::MemberRemoveRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Cluster>::member_remove(&inner, request).await
-                            };
+                            let fut = async move { <T as Cluster>::member_remove(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -3157,14 +2546,8 @@ pub mod cluster_server {
                         let method = MemberRemoveSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -3173,23 +2556,12 @@ pub mod cluster_server {
                 "/etcdserverpb.Cluster/MemberUpdate" => {
                     #[allow(non_camel_case_types)]
                     struct MemberUpdateSvc<T: Cluster>(pub Arc<T>);
-                    impl<
-                        T: Cluster,
-                    > tonic::server::UnaryService<super::MemberUpdateRequest>
-                    for MemberUpdateSvc<T> {
+                    impl<T: Cluster> tonic::server::UnaryService<super::MemberUpdateRequest> for MemberUpdateSvc<T> {
                         type Response = super::MemberUpdateResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::MemberUpdateRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::MemberUpdateRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Cluster>::member_update(&inner, request).await
-                            };
+                            let fut = async move { <T as Cluster>::member_update(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -3202,14 +2574,8 @@ pub mod cluster_server {
                         let method = MemberUpdateSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -3218,23 +2584,12 @@ pub mod cluster_server {
                 "/etcdserverpb.Cluster/MemberList" => {
                     #[allow(non_camel_case_types)]
                     struct MemberListSvc<T: Cluster>(pub Arc<T>);
-                    impl<
-                        T: Cluster,
-                    > tonic::server::UnaryService<super::MemberListRequest>
-                    for MemberListSvc<T> {
+                    impl<T: Cluster> tonic::server::UnaryService<super::MemberListRequest> for MemberListSvc<T> {
                         type Response = super::MemberListResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::MemberListRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::MemberListRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Cluster>::member_list(&inner, request).await
-                            };
+                            let fut = async move { <T as Cluster>::member_list(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -3247,14 +2602,8 @@ pub mod cluster_server {
                         let method = MemberListSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -3263,23 +2612,12 @@ pub mod cluster_server {
                 "/etcdserverpb.Cluster/MemberPromote" => {
                     #[allow(non_camel_case_types)]
                     struct MemberPromoteSvc<T: Cluster>(pub Arc<T>);
-                    impl<
-                        T: Cluster,
-                    > tonic::server::UnaryService<super::MemberPromoteRequest>
-                    for MemberPromoteSvc<T> {
+                    impl<T: Cluster> tonic::server::UnaryService<super::MemberPromoteRequest> for MemberPromoteSvc<T> {
                         type Response = super::MemberPromoteResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::MemberPromoteRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::MemberPromoteRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Cluster>::member_promote(&inner, request).await
-                            };
+                            let fut = async move { <T as Cluster>::member_promote(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -3292,38 +2630,20 @@ pub mod cluster_server {
                         let method = MemberPromoteSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
                 }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
+                _ => Box::pin(async move {
+                    let mut response = http::Response::new(tonic::body::Body::default());
+                    let headers = response.headers_mut();
+                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
+                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+                    Ok(response)
+                }),
             }
         }
     }
@@ -3348,15 +2668,9 @@ pub mod cluster_server {
 /// Generated client implementations.
 #[cfg(feature = "client")]
 pub mod maintenance_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::http::Uri;
+    use tonic::codegen::*;
     #[derive(Debug, Clone)]
     pub struct MaintenanceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -3387,22 +2701,16 @@ pub mod maintenance_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> MaintenanceClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> MaintenanceClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    http::Request<tonic::body::Body>,
+                    Response = http::Response<<T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody>,
                 >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
+                Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             MaintenanceClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -3444,18 +2752,11 @@ pub mod maintenance_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Maintenance/Alarm",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Maintenance/Alarm");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Alarm"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Maintenance", "Alarm"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn status(
@@ -3465,42 +2766,25 @@ pub mod maintenance_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Maintenance/Status",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Maintenance/Status");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Status"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Maintenance", "Status"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn defragment(
             &mut self,
             request: impl tonic::IntoRequest<super::DefragmentRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::DefragmentResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::DefragmentResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Maintenance/Defragment",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Maintenance/Defragment");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Defragment"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Maintenance", "Defragment"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn hash(
@@ -3510,18 +2794,11 @@ pub mod maintenance_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Maintenance/Hash",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Maintenance/Hash");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Hash"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Maintenance", "Hash"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn hash_kv(
@@ -3531,90 +2808,54 @@ pub mod maintenance_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Maintenance/HashKV",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Maintenance/HashKV");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "HashKV"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Maintenance", "HashKV"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn snapshot(
             &mut self,
             request: impl tonic::IntoRequest<super::SnapshotRequest>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::SnapshotResponse>>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::SnapshotResponse>>, tonic::Status>
+        {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Maintenance/Snapshot",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Maintenance/Snapshot");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Snapshot"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Maintenance", "Snapshot"));
             self.inner.server_streaming(req, path, codec).await
         }
         pub async fn move_leader(
             &mut self,
             request: impl tonic::IntoRequest<super::MoveLeaderRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MoveLeaderResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::MoveLeaderResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Maintenance/MoveLeader",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Maintenance/MoveLeader");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "MoveLeader"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Maintenance", "MoveLeader"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn downgrade(
             &mut self,
             request: impl tonic::IntoRequest<super::DowngradeRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::DowngradeResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::DowngradeResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Maintenance/Downgrade",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Maintenance/Downgrade");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Downgrade"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Maintenance", "Downgrade"));
             self.inner.unary(req, path, codec).await
         }
     }
@@ -3622,13 +2863,7 @@ pub mod maintenance_client {
 /// Generated server implementations.
 #[cfg(feature = "server")]
 pub mod maintenance_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with MaintenanceServer.
     #[async_trait]
@@ -3644,10 +2879,7 @@ pub mod maintenance_server {
         async fn defragment(
             &self,
             request: tonic::Request<super::DefragmentRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::DefragmentResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::DefragmentResponse>, tonic::Status>;
         async fn hash(
             &self,
             request: tonic::Request<super::HashRequest>,
@@ -3657,9 +2889,7 @@ pub mod maintenance_server {
             request: tonic::Request<super::HashKvRequest>,
         ) -> std::result::Result<tonic::Response<super::HashKvResponse>, tonic::Status>;
         /// Server streaming response type for the Snapshot method.
-        type SnapshotStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::SnapshotResponse, tonic::Status>,
-            >
+        type SnapshotStream: tonic::codegen::tokio_stream::Stream<Item = std::result::Result<super::SnapshotResponse, tonic::Status>>
             + std::marker::Send
             + 'static;
         async fn snapshot(
@@ -3669,17 +2899,11 @@ pub mod maintenance_server {
         async fn move_leader(
             &self,
             request: tonic::Request<super::MoveLeaderRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::MoveLeaderResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::MoveLeaderResponse>, tonic::Status>;
         async fn downgrade(
             &self,
             request: tonic::Request<super::DowngradeRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::DowngradeResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::DowngradeResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct MaintenanceServer<T> {
@@ -3702,10 +2926,7 @@ pub mod maintenance_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -3749,10 +2970,7 @@ pub mod maintenance_server {
         type Response = http::Response<tonic::body::Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
+        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<std::result::Result<(), Self::Error>> {
             Poll::Ready(Ok(()))
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
@@ -3760,21 +2978,12 @@ pub mod maintenance_server {
                 "/etcdserverpb.Maintenance/Alarm" => {
                     #[allow(non_camel_case_types)]
                     struct AlarmSvc<T: Maintenance>(pub Arc<T>);
-                    impl<T: Maintenance> tonic::server::UnaryService<super::AlarmRequest>
-                    for AlarmSvc<T> {
+                    impl<T: Maintenance> tonic::server::UnaryService<super::AlarmRequest> for AlarmSvc<T> {
                         type Response = super::AlarmResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AlarmRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AlarmRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Maintenance>::alarm(&inner, request).await
-                            };
+                            let fut = async move { <T as Maintenance>::alarm(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -3787,14 +2996,8 @@ pub mod maintenance_server {
                         let method = AlarmSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -3803,23 +3006,12 @@ pub mod maintenance_server {
                 "/etcdserverpb.Maintenance/Status" => {
                     #[allow(non_camel_case_types)]
                     struct StatusSvc<T: Maintenance>(pub Arc<T>);
-                    impl<
-                        T: Maintenance,
-                    > tonic::server::UnaryService<super::StatusRequest>
-                    for StatusSvc<T> {
+                    impl<T: Maintenance> tonic::server::UnaryService<super::StatusRequest> for StatusSvc<T> {
                         type Response = super::StatusResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::StatusRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::StatusRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Maintenance>::status(&inner, request).await
-                            };
+                            let fut = async move { <T as Maintenance>::status(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -3832,14 +3024,8 @@ pub mod maintenance_server {
                         let method = StatusSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -3848,23 +3034,12 @@ pub mod maintenance_server {
                 "/etcdserverpb.Maintenance/Defragment" => {
                     #[allow(non_camel_case_types)]
                     struct DefragmentSvc<T: Maintenance>(pub Arc<T>);
-                    impl<
-                        T: Maintenance,
-                    > tonic::server::UnaryService<super::DefragmentRequest>
-                    for DefragmentSvc<T> {
+                    impl<T: Maintenance> tonic::server::UnaryService<super::DefragmentRequest> for DefragmentSvc<T> {
                         type Response = super::DefragmentResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::DefragmentRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::DefragmentRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Maintenance>::defragment(&inner, request).await
-                            };
+                            let fut = async move { <T as Maintenance>::defragment(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -3877,14 +3052,8 @@ pub mod maintenance_server {
                         let method = DefragmentSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -3893,21 +3062,12 @@ pub mod maintenance_server {
                 "/etcdserverpb.Maintenance/Hash" => {
                     #[allow(non_camel_case_types)]
                     struct HashSvc<T: Maintenance>(pub Arc<T>);
-                    impl<T: Maintenance> tonic::server::UnaryService<super::HashRequest>
-                    for HashSvc<T> {
+                    impl<T: Maintenance> tonic::server::UnaryService<super::HashRequest> for HashSvc<T> {
                         type Response = super::HashResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::HashRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::HashRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Maintenance>::hash(&inner, request).await
-                            };
+                            let fut = async move { <T as Maintenance>::hash(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -3920,14 +3080,8 @@ pub mod maintenance_server {
                         let method = HashSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -3936,23 +3090,12 @@ pub mod maintenance_server {
                 "/etcdserverpb.Maintenance/HashKV" => {
                     #[allow(non_camel_case_types)]
                     struct HashKVSvc<T: Maintenance>(pub Arc<T>);
-                    impl<
-                        T: Maintenance,
-                    > tonic::server::UnaryService<super::HashKvRequest>
-                    for HashKVSvc<T> {
+                    impl<T: Maintenance> tonic::server::UnaryService<super::HashKvRequest> for HashKVSvc<T> {
                         type Response = super::HashKvResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::HashKvRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::HashKvRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Maintenance>::hash_kv(&inner, request).await
-                            };
+                            let fut = async move { <T as Maintenance>::hash_kv(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -3965,14 +3108,8 @@ pub mod maintenance_server {
                         let method = HashKVSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -3981,24 +3118,13 @@ pub mod maintenance_server {
                 "/etcdserverpb.Maintenance/Snapshot" => {
                     #[allow(non_camel_case_types)]
                     struct SnapshotSvc<T: Maintenance>(pub Arc<T>);
-                    impl<
-                        T: Maintenance,
-                    > tonic::server::ServerStreamingService<super::SnapshotRequest>
-                    for SnapshotSvc<T> {
+                    impl<T: Maintenance> tonic::server::ServerStreamingService<super::SnapshotRequest> for SnapshotSvc<T> {
                         type Response = super::SnapshotResponse;
                         type ResponseStream = T::SnapshotStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::SnapshotRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::SnapshotRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Maintenance>::snapshot(&inner, request).await
-                            };
+                            let fut = async move { <T as Maintenance>::snapshot(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -4011,14 +3137,8 @@ pub mod maintenance_server {
                         let method = SnapshotSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
@@ -4027,23 +3147,12 @@ pub mod maintenance_server {
                 "/etcdserverpb.Maintenance/MoveLeader" => {
                     #[allow(non_camel_case_types)]
                     struct MoveLeaderSvc<T: Maintenance>(pub Arc<T>);
-                    impl<
-                        T: Maintenance,
-                    > tonic::server::UnaryService<super::MoveLeaderRequest>
-                    for MoveLeaderSvc<T> {
+                    impl<T: Maintenance> tonic::server::UnaryService<super::MoveLeaderRequest> for MoveLeaderSvc<T> {
                         type Response = super::MoveLeaderResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::MoveLeaderRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::MoveLeaderRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Maintenance>::move_leader(&inner, request).await
-                            };
+                            let fut = async move { <T as Maintenance>::move_leader(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -4056,14 +3165,8 @@ pub mod maintenance_server {
                         let method = MoveLeaderSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -4072,23 +3175,12 @@ pub mod maintenance_server {
                 "/etcdserverpb.Maintenance/Downgrade" => {
                     #[allow(non_camel_case_types)]
                     struct DowngradeSvc<T: Maintenance>(pub Arc<T>);
-                    impl<
-                        T: Maintenance,
-                    > tonic::server::UnaryService<super::DowngradeRequest>
-                    for DowngradeSvc<T> {
+                    impl<T: Maintenance> tonic::server::UnaryService<super::DowngradeRequest> for DowngradeSvc<T> {
                         type Response = super::DowngradeResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::DowngradeRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::DowngradeRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Maintenance>::downgrade(&inner, request).await
-                            };
+                            let fut = async move { <T as Maintenance>::downgrade(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -4101,38 +3193,20 @@ pub mod maintenance_server {
                         let method = DowngradeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
                 }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
+                _ => Box::pin(async move {
+                    let mut response = http::Response::new(tonic::body::Body::default());
+                    let headers = response.headers_mut();
+                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
+                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+                    Ok(response)
+                }),
             }
         }
     }
@@ -4157,15 +3231,9 @@ pub mod maintenance_server {
 /// Generated client implementations.
 #[cfg(feature = "client")]
 pub mod auth_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::http::Uri;
+    use tonic::codegen::*;
     #[derive(Debug, Clone)]
     pub struct AuthClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -4196,22 +3264,16 @@ pub mod auth_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> AuthClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> AuthClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    http::Request<tonic::body::Body>,
+                    Response = http::Response<<T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody>,
                 >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
+                Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             AuthClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -4249,118 +3311,69 @@ pub mod auth_client {
         pub async fn auth_enable(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthEnableRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthEnableResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthEnableResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/AuthEnable",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/AuthEnable");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "AuthEnable"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "AuthEnable"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn auth_disable(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthDisableRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthDisableResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthDisableResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/AuthDisable",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/AuthDisable");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "AuthDisable"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "AuthDisable"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn auth_status(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthStatusRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthStatusResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthStatusResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/AuthStatus",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/AuthStatus");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "AuthStatus"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "AuthStatus"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn authenticate(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthenticateRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthenticateResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthenticateResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/Authenticate",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/Authenticate");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "Authenticate"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "Authenticate"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn user_add(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthUserAddRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserAddResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthUserAddResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/UserAdd",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/UserAdd");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserAdd"));
             self.inner.unary(req, path, codec).await
@@ -4368,22 +3381,13 @@ pub mod auth_client {
         pub async fn user_get(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthUserGetRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserGetResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthUserGetResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/UserGet",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/UserGet");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserGet"));
             self.inner.unary(req, path, codec).await
@@ -4391,142 +3395,83 @@ pub mod auth_client {
         pub async fn user_list(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthUserListRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserListResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthUserListResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/UserList",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/UserList");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserList"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserList"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn user_delete(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthUserDeleteRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserDeleteResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthUserDeleteResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/UserDelete",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/UserDelete");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserDelete"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserDelete"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn user_change_password(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthUserChangePasswordRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserChangePasswordResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthUserChangePasswordResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/UserChangePassword",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/UserChangePassword");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserChangePassword"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserChangePassword"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn user_grant_role(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthUserGrantRoleRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserGrantRoleResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthUserGrantRoleResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/UserGrantRole",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/UserGrantRole");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserGrantRole"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserGrantRole"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn user_revoke_role(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthUserRevokeRoleRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserRevokeRoleResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthUserRevokeRoleResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/UserRevokeRole",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/UserRevokeRole");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserRevokeRole"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserRevokeRole"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn role_add(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthRoleAddRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleAddResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthRoleAddResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/RoleAdd",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/RoleAdd");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "RoleAdd"));
             self.inner.unary(req, path, codec).await
@@ -4534,22 +3479,13 @@ pub mod auth_client {
         pub async fn role_get(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthRoleGetRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleGetResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthRoleGetResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/RoleGet",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/RoleGet");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "RoleGet"));
             self.inner.unary(req, path, codec).await
@@ -4557,97 +3493,57 @@ pub mod auth_client {
         pub async fn role_list(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthRoleListRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleListResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthRoleListResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/RoleList",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/RoleList");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleList"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "RoleList"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn role_delete(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthRoleDeleteRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleDeleteResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthRoleDeleteResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/RoleDelete",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/RoleDelete");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleDelete"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "RoleDelete"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn role_grant_permission(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthRoleGrantPermissionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleGrantPermissionResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthRoleGrantPermissionResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/RoleGrantPermission",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/RoleGrantPermission");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleGrantPermission"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "RoleGrantPermission"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn role_revoke_permission(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthRoleRevokePermissionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleRevokePermissionResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::AuthRoleRevokePermissionResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/etcdserverpb.Auth/RoleRevokePermission",
-            );
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/RoleRevokePermission");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleRevokePermission"));
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "RoleRevokePermission"));
             self.inner.unary(req, path, codec).await
         }
     }
@@ -4655,13 +3551,7 @@ pub mod auth_client {
 /// Generated server implementations.
 #[cfg(feature = "server")]
 pub mod auth_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with AuthServer.
     #[async_trait]
@@ -4669,122 +3559,71 @@ pub mod auth_server {
         async fn auth_enable(
             &self,
             request: tonic::Request<super::AuthEnableRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthEnableResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthEnableResponse>, tonic::Status>;
         async fn auth_disable(
             &self,
             request: tonic::Request<super::AuthDisableRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthDisableResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthDisableResponse>, tonic::Status>;
         async fn auth_status(
             &self,
             request: tonic::Request<super::AuthStatusRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthStatusResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthStatusResponse>, tonic::Status>;
         async fn authenticate(
             &self,
             request: tonic::Request<super::AuthenticateRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthenticateResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthenticateResponse>, tonic::Status>;
         async fn user_add(
             &self,
             request: tonic::Request<super::AuthUserAddRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserAddResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthUserAddResponse>, tonic::Status>;
         async fn user_get(
             &self,
             request: tonic::Request<super::AuthUserGetRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserGetResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthUserGetResponse>, tonic::Status>;
         async fn user_list(
             &self,
             request: tonic::Request<super::AuthUserListRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserListResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthUserListResponse>, tonic::Status>;
         async fn user_delete(
             &self,
             request: tonic::Request<super::AuthUserDeleteRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserDeleteResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthUserDeleteResponse>, tonic::Status>;
         async fn user_change_password(
             &self,
             request: tonic::Request<super::AuthUserChangePasswordRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserChangePasswordResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthUserChangePasswordResponse>, tonic::Status>;
         async fn user_grant_role(
             &self,
             request: tonic::Request<super::AuthUserGrantRoleRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserGrantRoleResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthUserGrantRoleResponse>, tonic::Status>;
         async fn user_revoke_role(
             &self,
             request: tonic::Request<super::AuthUserRevokeRoleRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthUserRevokeRoleResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthUserRevokeRoleResponse>, tonic::Status>;
         async fn role_add(
             &self,
             request: tonic::Request<super::AuthRoleAddRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleAddResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthRoleAddResponse>, tonic::Status>;
         async fn role_get(
             &self,
             request: tonic::Request<super::AuthRoleGetRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleGetResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthRoleGetResponse>, tonic::Status>;
         async fn role_list(
             &self,
             request: tonic::Request<super::AuthRoleListRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleListResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthRoleListResponse>, tonic::Status>;
         async fn role_delete(
             &self,
             request: tonic::Request<super::AuthRoleDeleteRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleDeleteResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthRoleDeleteResponse>, tonic::Status>;
         async fn role_grant_permission(
             &self,
             request: tonic::Request<super::AuthRoleGrantPermissionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleGrantPermissionResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthRoleGrantPermissionResponse>, tonic::Status>;
         async fn role_revoke_permission(
             &self,
             request: tonic::Request<super::AuthRoleRevokePermissionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::AuthRoleRevokePermissionResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::AuthRoleRevokePermissionResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct AuthServer<T> {
@@ -4807,10 +3646,7 @@ pub mod auth_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -4854,10 +3690,7 @@ pub mod auth_server {
         type Response = http::Response<tonic::body::Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
+        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<std::result::Result<(), Self::Error>> {
             Poll::Ready(Ok(()))
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
@@ -4865,21 +3698,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/AuthEnable" => {
                     #[allow(non_camel_case_types)]
                     struct AuthEnableSvc<T: Auth>(pub Arc<T>);
-                    impl<T: Auth> tonic::server::UnaryService<super::AuthEnableRequest>
-                    for AuthEnableSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthEnableRequest> for AuthEnableSvc<T> {
                         type Response = super::AuthEnableResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthEnableRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthEnableRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::auth_enable(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::auth_enable(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -4892,14 +3716,8 @@ pub mod auth_server {
                         let method = AuthEnableSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -4908,21 +3726,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/AuthDisable" => {
                     #[allow(non_camel_case_types)]
                     struct AuthDisableSvc<T: Auth>(pub Arc<T>);
-                    impl<T: Auth> tonic::server::UnaryService<super::AuthDisableRequest>
-                    for AuthDisableSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthDisableRequest> for AuthDisableSvc<T> {
                         type Response = super::AuthDisableResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthDisableRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthDisableRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::auth_disable(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::auth_disable(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -4935,14 +3744,8 @@ pub mod auth_server {
                         let method = AuthDisableSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -4951,21 +3754,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/AuthStatus" => {
                     #[allow(non_camel_case_types)]
                     struct AuthStatusSvc<T: Auth>(pub Arc<T>);
-                    impl<T: Auth> tonic::server::UnaryService<super::AuthStatusRequest>
-                    for AuthStatusSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthStatusRequest> for AuthStatusSvc<T> {
                         type Response = super::AuthStatusResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthStatusRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthStatusRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::auth_status(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::auth_status(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -4978,14 +3772,8 @@ pub mod auth_server {
                         let method = AuthStatusSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -4994,21 +3782,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/Authenticate" => {
                     #[allow(non_camel_case_types)]
                     struct AuthenticateSvc<T: Auth>(pub Arc<T>);
-                    impl<T: Auth> tonic::server::UnaryService<super::AuthenticateRequest>
-                    for AuthenticateSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthenticateRequest> for AuthenticateSvc<T> {
                         type Response = super::AuthenticateResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthenticateRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthenticateRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::authenticate(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::authenticate(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5021,14 +3800,8 @@ pub mod auth_server {
                         let method = AuthenticateSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5037,21 +3810,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/UserAdd" => {
                     #[allow(non_camel_case_types)]
                     struct UserAddSvc<T: Auth>(pub Arc<T>);
-                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserAddRequest>
-                    for UserAddSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserAddRequest> for UserAddSvc<T> {
                         type Response = super::AuthUserAddResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthUserAddRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthUserAddRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::user_add(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::user_add(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5064,14 +3828,8 @@ pub mod auth_server {
                         let method = UserAddSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5080,21 +3838,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/UserGet" => {
                     #[allow(non_camel_case_types)]
                     struct UserGetSvc<T: Auth>(pub Arc<T>);
-                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserGetRequest>
-                    for UserGetSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserGetRequest> for UserGetSvc<T> {
                         type Response = super::AuthUserGetResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthUserGetRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthUserGetRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::user_get(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::user_get(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5107,14 +3856,8 @@ pub mod auth_server {
                         let method = UserGetSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5123,21 +3866,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/UserList" => {
                     #[allow(non_camel_case_types)]
                     struct UserListSvc<T: Auth>(pub Arc<T>);
-                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserListRequest>
-                    for UserListSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserListRequest> for UserListSvc<T> {
                         type Response = super::AuthUserListResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthUserListRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthUserListRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::user_list(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::user_list(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5150,14 +3884,8 @@ pub mod auth_server {
                         let method = UserListSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5166,23 +3894,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/UserDelete" => {
                     #[allow(non_camel_case_types)]
                     struct UserDeleteSvc<T: Auth>(pub Arc<T>);
-                    impl<
-                        T: Auth,
-                    > tonic::server::UnaryService<super::AuthUserDeleteRequest>
-                    for UserDeleteSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserDeleteRequest> for UserDeleteSvc<T> {
                         type Response = super::AuthUserDeleteResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthUserDeleteRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthUserDeleteRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::user_delete(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::user_delete(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5195,14 +3912,8 @@ pub mod auth_server {
                         let method = UserDeleteSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5211,23 +3922,15 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/UserChangePassword" => {
                     #[allow(non_camel_case_types)]
                     struct UserChangePasswordSvc<T: Auth>(pub Arc<T>);
-                    impl<
-                        T: Auth,
-                    > tonic::server::UnaryService<super::AuthUserChangePasswordRequest>
-                    for UserChangePasswordSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserChangePasswordRequest> for UserChangePasswordSvc<T> {
                         type Response = super::AuthUserChangePasswordResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::AuthUserChangePasswordRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::user_change_password(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::user_change_password(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5240,14 +3943,8 @@ pub mod auth_server {
                         let method = UserChangePasswordSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5256,23 +3953,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/UserGrantRole" => {
                     #[allow(non_camel_case_types)]
                     struct UserGrantRoleSvc<T: Auth>(pub Arc<T>);
-                    impl<
-                        T: Auth,
-                    > tonic::server::UnaryService<super::AuthUserGrantRoleRequest>
-                    for UserGrantRoleSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserGrantRoleRequest> for UserGrantRoleSvc<T> {
                         type Response = super::AuthUserGrantRoleResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthUserGrantRoleRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthUserGrantRoleRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::user_grant_role(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::user_grant_role(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5285,14 +3971,8 @@ pub mod auth_server {
                         let method = UserGrantRoleSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5301,23 +3981,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/UserRevokeRole" => {
                     #[allow(non_camel_case_types)]
                     struct UserRevokeRoleSvc<T: Auth>(pub Arc<T>);
-                    impl<
-                        T: Auth,
-                    > tonic::server::UnaryService<super::AuthUserRevokeRoleRequest>
-                    for UserRevokeRoleSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserRevokeRoleRequest> for UserRevokeRoleSvc<T> {
                         type Response = super::AuthUserRevokeRoleResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthUserRevokeRoleRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthUserRevokeRoleRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::user_revoke_role(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::user_revoke_role(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5330,14 +3999,8 @@ pub mod auth_server {
                         let method = UserRevokeRoleSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5346,21 +4009,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/RoleAdd" => {
                     #[allow(non_camel_case_types)]
                     struct RoleAddSvc<T: Auth>(pub Arc<T>);
-                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleAddRequest>
-                    for RoleAddSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleAddRequest> for RoleAddSvc<T> {
                         type Response = super::AuthRoleAddResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthRoleAddRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthRoleAddRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::role_add(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::role_add(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5373,14 +4027,8 @@ pub mod auth_server {
                         let method = RoleAddSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5389,21 +4037,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/RoleGet" => {
                     #[allow(non_camel_case_types)]
                     struct RoleGetSvc<T: Auth>(pub Arc<T>);
-                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleGetRequest>
-                    for RoleGetSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleGetRequest> for RoleGetSvc<T> {
                         type Response = super::AuthRoleGetResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthRoleGetRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthRoleGetRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::role_get(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::role_get(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5416,14 +4055,8 @@ pub mod auth_server {
                         let method = RoleGetSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5432,21 +4065,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/RoleList" => {
                     #[allow(non_camel_case_types)]
                     struct RoleListSvc<T: Auth>(pub Arc<T>);
-                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleListRequest>
-                    for RoleListSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleListRequest> for RoleListSvc<T> {
                         type Response = super::AuthRoleListResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthRoleListRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthRoleListRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::role_list(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::role_list(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5459,14 +4083,8 @@ pub mod auth_server {
                         let method = RoleListSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5475,23 +4093,12 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/RoleDelete" => {
                     #[allow(non_camel_case_types)]
                     struct RoleDeleteSvc<T: Auth>(pub Arc<T>);
-                    impl<
-                        T: Auth,
-                    > tonic::server::UnaryService<super::AuthRoleDeleteRequest>
-                    for RoleDeleteSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleDeleteRequest> for RoleDeleteSvc<T> {
                         type Response = super::AuthRoleDeleteResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AuthRoleDeleteRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::AuthRoleDeleteRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::role_delete(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::role_delete(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5504,14 +4111,8 @@ pub mod auth_server {
                         let method = RoleDeleteSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5520,25 +4121,15 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/RoleGrantPermission" => {
                     #[allow(non_camel_case_types)]
                     struct RoleGrantPermissionSvc<T: Auth>(pub Arc<T>);
-                    impl<
-                        T: Auth,
-                    > tonic::server::UnaryService<super::AuthRoleGrantPermissionRequest>
-                    for RoleGrantPermissionSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleGrantPermissionRequest> for RoleGrantPermissionSvc<T> {
                         type Response = super::AuthRoleGrantPermissionResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
                         fn call(
                             &mut self,
-                            request: tonic::Request<
-                                super::AuthRoleGrantPermissionRequest,
-                            >,
+                            request: tonic::Request<super::AuthRoleGrantPermissionRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::role_grant_permission(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::role_grant_permission(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5551,14 +4142,8 @@ pub mod auth_server {
                         let method = RoleGrantPermissionSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -5567,25 +4152,15 @@ pub mod auth_server {
                 "/etcdserverpb.Auth/RoleRevokePermission" => {
                     #[allow(non_camel_case_types)]
                     struct RoleRevokePermissionSvc<T: Auth>(pub Arc<T>);
-                    impl<
-                        T: Auth,
-                    > tonic::server::UnaryService<super::AuthRoleRevokePermissionRequest>
-                    for RoleRevokePermissionSvc<T> {
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleRevokePermissionRequest> for RoleRevokePermissionSvc<T> {
                         type Response = super::AuthRoleRevokePermissionResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
                         fn call(
                             &mut self,
-                            request: tonic::Request<
-                                super::AuthRoleRevokePermissionRequest,
-                            >,
+                            request: tonic::Request<super::AuthRoleRevokePermissionRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Auth>::role_revoke_permission(&inner, request).await
-                            };
+                            let fut = async move { <T as Auth>::role_revoke_permission(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -5598,38 +4173,20 @@ pub mod auth_server {
                         let method = RoleRevokePermissionSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
                 }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
+                _ => Box::pin(async move {
+                    let mut response = http::Response::new(tonic::body::Body::default());
+                    let headers = response.headers_mut();
+                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
+                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+                    Ok(response)
+                }),
             }
         }
     }

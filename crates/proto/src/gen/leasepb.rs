@@ -11,14 +11,10 @@ pub struct Lease {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseInternalRequest {
     #[prost(message, optional, tag = "1")]
-    pub lease_time_to_live_request: ::core::option::Option<
-        super::etcdserverpb::LeaseTimeToLiveRequest,
-    >,
+    pub lease_time_to_live_request: ::core::option::Option<super::etcdserverpb::LeaseTimeToLiveRequest>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseInternalResponse {
     #[prost(message, optional, tag = "1")]
-    pub lease_time_to_live_response: ::core::option::Option<
-        super::etcdserverpb::LeaseTimeToLiveResponse,
-    >,
+    pub lease_time_to_live_response: ::core::option::Option<super::etcdserverpb::LeaseTimeToLiveResponse>,
 }

@@ -63,15 +63,9 @@ pub struct ProclaimResponse {
 /// Generated client implementations.
 #[cfg(feature = "client")]
 pub mod election_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::http::Uri;
+    use tonic::codegen::*;
     #[derive(Debug, Clone)]
     pub struct ElectionClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -102,22 +96,16 @@ pub mod election_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> ElectionClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> ElectionClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    http::Request<tonic::body::Body>,
+                    Response = http::Response<<T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody>,
                 >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
+                Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             ElectionClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -155,49 +143,29 @@ pub mod election_client {
         pub async fn campaign(
             &mut self,
             request: impl tonic::IntoRequest<super::CampaignRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::CampaignResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::CampaignResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/v3electionpb.Election/Campaign",
-            );
+            let path = http::uri::PathAndQuery::from_static("/v3electionpb.Election/Campaign");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("v3electionpb.Election", "Campaign"));
+            req.extensions_mut().insert(GrpcMethod::new("v3electionpb.Election", "Campaign"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn proclaim(
             &mut self,
             request: impl tonic::IntoRequest<super::ProclaimRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ProclaimResponse>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<super::ProclaimResponse>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/v3electionpb.Election/Proclaim",
-            );
+            let path = http::uri::PathAndQuery::from_static("/v3electionpb.Election/Proclaim");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("v3electionpb.Election", "Proclaim"));
+            req.extensions_mut().insert(GrpcMethod::new("v3electionpb.Election", "Proclaim"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn leader(
@@ -207,42 +175,26 @@ pub mod election_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/v3electionpb.Election/Leader",
-            );
+            let path = http::uri::PathAndQuery::from_static("/v3electionpb.Election/Leader");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("v3electionpb.Election", "Leader"));
+            req.extensions_mut().insert(GrpcMethod::new("v3electionpb.Election", "Leader"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn observe(
             &mut self,
             request: impl tonic::IntoRequest<super::LeaderRequest>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::LeaderResponse>>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::LeaderResponse>>, tonic::Status>
+        {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/v3electionpb.Election/Observe",
-            );
+            let path = http::uri::PathAndQuery::from_static("/v3electionpb.Election/Observe");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("v3electionpb.Election", "Observe"));
+            req.extensions_mut().insert(GrpcMethod::new("v3electionpb.Election", "Observe"));
             self.inner.server_streaming(req, path, codec).await
         }
         pub async fn resign(
@@ -252,18 +204,11 @@ pub mod election_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/v3electionpb.Election/Resign",
-            );
+            let path = http::uri::PathAndQuery::from_static("/v3electionpb.Election/Resign");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("v3electionpb.Election", "Resign"));
+            req.extensions_mut().insert(GrpcMethod::new("v3electionpb.Election", "Resign"));
             self.inner.unary(req, path, codec).await
         }
     }
@@ -271,13 +216,7 @@ pub mod election_client {
 /// Generated server implementations.
 #[cfg(feature = "server")]
 pub mod election_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with ElectionServer.
     #[async_trait]
@@ -285,25 +224,17 @@ pub mod election_server {
         async fn campaign(
             &self,
             request: tonic::Request<super::CampaignRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::CampaignResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::CampaignResponse>, tonic::Status>;
         async fn proclaim(
             &self,
             request: tonic::Request<super::ProclaimRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ProclaimResponse>,
-            tonic::Status,
-        >;
+        ) -> std::result::Result<tonic::Response<super::ProclaimResponse>, tonic::Status>;
         async fn leader(
             &self,
             request: tonic::Request<super::LeaderRequest>,
         ) -> std::result::Result<tonic::Response<super::LeaderResponse>, tonic::Status>;
         /// Server streaming response type for the Observe method.
-        type ObserveStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::LeaderResponse, tonic::Status>,
-            >
+        type ObserveStream: tonic::codegen::tokio_stream::Stream<Item = std::result::Result<super::LeaderResponse, tonic::Status>>
             + std::marker::Send
             + 'static;
         async fn observe(
@@ -336,10 +267,7 @@ pub mod election_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -383,10 +311,7 @@ pub mod election_server {
         type Response = http::Response<tonic::body::Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
+        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<std::result::Result<(), Self::Error>> {
             Poll::Ready(Ok(()))
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
@@ -394,21 +319,12 @@ pub mod election_server {
                 "/v3electionpb.Election/Campaign" => {
                     #[allow(non_camel_case_types)]
                     struct CampaignSvc<T: Election>(pub Arc<T>);
-                    impl<T: Election> tonic::server::UnaryService<super::CampaignRequest>
-                    for CampaignSvc<T> {
+                    impl<T: Election> tonic::server::UnaryService<super::CampaignRequest> for CampaignSvc<T> {
                         type Response = super::CampaignResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::CampaignRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::CampaignRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Election>::campaign(&inner, request).await
-                            };
+                            let fut = async move { <T as Election>::campaign(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -421,14 +337,8 @@ pub mod election_server {
                         let method = CampaignSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -437,21 +347,12 @@ pub mod election_server {
                 "/v3electionpb.Election/Proclaim" => {
                     #[allow(non_camel_case_types)]
                     struct ProclaimSvc<T: Election>(pub Arc<T>);
-                    impl<T: Election> tonic::server::UnaryService<super::ProclaimRequest>
-                    for ProclaimSvc<T> {
+                    impl<T: Election> tonic::server::UnaryService<super::ProclaimRequest> for ProclaimSvc<T> {
                         type Response = super::ProclaimResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ProclaimRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::ProclaimRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Election>::proclaim(&inner, request).await
-                            };
+                            let fut = async move { <T as Election>::proclaim(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -464,14 +365,8 @@ pub mod election_server {
                         let method = ProclaimSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -480,21 +375,12 @@ pub mod election_server {
                 "/v3electionpb.Election/Leader" => {
                     #[allow(non_camel_case_types)]
                     struct LeaderSvc<T: Election>(pub Arc<T>);
-                    impl<T: Election> tonic::server::UnaryService<super::LeaderRequest>
-                    for LeaderSvc<T> {
+                    impl<T: Election> tonic::server::UnaryService<super::LeaderRequest> for LeaderSvc<T> {
                         type Response = super::LeaderResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::LeaderRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::LeaderRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Election>::leader(&inner, request).await
-                            };
+                            let fut = async move { <T as Election>::leader(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -507,14 +393,8 @@ pub mod election_server {
                         let method = LeaderSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -523,24 +403,13 @@ pub mod election_server {
                 "/v3electionpb.Election/Observe" => {
                     #[allow(non_camel_case_types)]
                     struct ObserveSvc<T: Election>(pub Arc<T>);
-                    impl<
-                        T: Election,
-                    > tonic::server::ServerStreamingService<super::LeaderRequest>
-                    for ObserveSvc<T> {
+                    impl<T: Election> tonic::server::ServerStreamingService<super::LeaderRequest> for ObserveSvc<T> {
                         type Response = super::LeaderResponse;
                         type ResponseStream = T::ObserveStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::LeaderRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::LeaderRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Election>::observe(&inner, request).await
-                            };
+                            let fut = async move { <T as Election>::observe(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -553,14 +422,8 @@ pub mod election_server {
                         let method = ObserveSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
@@ -569,21 +432,12 @@ pub mod election_server {
                 "/v3electionpb.Election/Resign" => {
                     #[allow(non_camel_case_types)]
                     struct ResignSvc<T: Election>(pub Arc<T>);
-                    impl<T: Election> tonic::server::UnaryService<super::ResignRequest>
-                    for ResignSvc<T> {
+                    impl<T: Election> tonic::server::UnaryService<super::ResignRequest> for ResignSvc<T> {
                         type Response = super::ResignResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ResignRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::ResignRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Election>::resign(&inner, request).await
-                            };
+                            let fut = async move { <T as Election>::resign(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -596,38 +450,20 @@ pub mod election_server {
                         let method = ResignSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
                 }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
+                _ => Box::pin(async move {
+                    let mut response = http::Response::new(tonic::body::Body::default());
+                    let headers = response.headers_mut();
+                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
+                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+                    Ok(response)
+                }),
             }
         }
     }
