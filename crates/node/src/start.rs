@@ -116,8 +116,7 @@ pub fn is_initialized(disk: &dyn Disk, layout: &Layout) -> Result<bool, StartErr
 /// # Errors
 /// When there is no log, or it cannot be read.
 pub fn identity(disk: &dyn Disk, layout: &Layout) -> Result<Identity, StartError> {
-    let from = Wal::snapshots(disk, &layout.wal)?.first().map_or((0, 0), |mark| (mark.index, mark.term));
-    let metadata = Wal::read(disk, &layout.wal, from)?.metadata;
+    let metadata = Wal::identify(disk, &layout.wal)?;
     Ok(Identity { member_id: metadata.node_id, cluster_id: metadata.cluster_id })
 }
 

@@ -17,6 +17,9 @@ use crate::slots::{self, Acked, Slots};
 /// The next segment while it is made; etcd's name for it, so that either program clears up after the other.
 const NEXT: &str = "0.tmp";
 
+/// What holds the records every segment begins with, with room to spare.
+const HEAD_BYTES: u64 = 4096;
+
 /// How a log is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalOptions {
@@ -204,6 +207,31 @@ impl Wal {
             wal.write_slot()?;
         }
         Ok((wal, recovered))
+    }
+
+    /// Whose log this is, read off the head of its newest segment: cheap, whatever the log holds.
+    ///
+    /// # Errors
+    /// `Missing` without a log, `Corrupt` when the head does not read, `Io`.
+    pub fn identify(disk: &dyn Disk, dir: &Path) -> Result<Metadata, WalError> {
+        let names = names::list(disk, dir).context("list", dir)?;
+        let name = *names.last().ok_or_else(|| WalError::Missing { dir: dir.to_owned() })?;
+        let path = name.path(dir);
+        let file = disk.open(&path, OpenMode::Read).context("open", &path)?;
+        let len = file.len().context("read", &path)?.min(HEAD_BYTES);
+        let mut head = vec![0; len as usize];
+        file.read_exact_at(&mut head, 0).context("read", &path)?;
+        let mut offset = 0;
+        while let Ok(found) = record::decode(&head, name.seq, offset) {
+            if found.kind == record::Kind::Metadata
+                && let Some(metadata) = record::decode_metadata(found.data)
+            {
+                return Ok(metadata);
+            }
+            offset += found.frame_len;
+        }
+        let what = "no metadata at the head of the segment".to_owned();
+        Err(WalError::Corrupt { file: path, offset, index: name.first, what })
     }
 
     /// The snapshot records that the hard state has committed, oldest first; never empty in a whole log, which begins

@@ -323,3 +323,30 @@ fn entries_replaced_below_the_snapshot_take_those_above_it_along() {
     let (wal, recovered) = open(&disk, (9, 2)).unwrap();
     assert_eq!((recovered.entries.len(), wal.last_index()), (0, 9));
 }
+
+#[test]
+fn a_log_tells_whose_it_is_when_its_older_marks_can_no_longer_be_opened_from() {
+    let disk = new_disk(5);
+    let options = WalOptions { segment_bytes: 4096 };
+    let dir = Path::new("/member/wal");
+    let metadata = Metadata { node_id: 7, cluster_id: 9 };
+    let mut wal = Wal::create(Arc::new(disk.clone()), dir, metadata, options).expect("create");
+    // Marks trail the entries, as they wait for the store: each may lie segments behind the entries it is about.
+    for index in 1..=400u64 {
+        let entry = Entry { index, term: 1, data: vec![b'x'; 100].into(), ..Entry::default() };
+        let state = HardState { term: 1, vote: 7, commit: index };
+        wal.append(Some(&state), &[entry]).expect("append");
+        wal.sync().expect("sync");
+        if index % 40 == 0 && index > 120 {
+            let mark = Snapshot { index: index - 120, term: 1, conf_state: None };
+            wal.append_snapshot(&mark).expect("mark");
+            wal.sync().expect("sync");
+            wal.release(mark.index).expect("release");
+        }
+    }
+    drop(wal);
+    assert_eq!(Wal::identify(&disk, dir).expect("identify"), metadata);
+    let newest = Wal::snapshots(&disk, dir).expect("marks").pop().expect("a mark");
+    let opened = Wal::open(Arc::new(disk), dir, (newest.index, newest.term), options);
+    assert_eq!(opened.expect("opens from the newest mark").1.metadata, metadata);
+}
