@@ -77,7 +77,8 @@ impl Log {
         self.reclaim.sources = ids;
         self.reclaim.late.clear();
         let (store, generation) = (Arc::clone(&self.store), self.generation());
-        Some(Task { store, generation, sources, dead, kept, progress: Progress::default() })
+        let durable_seq = self.durable_seq;
+        Some(Task { store, generation, durable_seq, sources, dead, kept, progress: Progress::default() })
     }
 
     /// Neighbours that are worth it, or too small to stay alone, as long as the result is one segment.

@@ -24,6 +24,8 @@ pub(crate) struct Source {
 pub(crate) struct Task {
     pub store: Arc<Store>,
     pub generation: u64,
+    /// What was durable when the task began: what it drops is dead by a batch that must not be missed after it.
+    pub durable_seq: u64,
     pub sources: Vec<Source>,
     /// The dead records of every sealed segment when the task began. They go into the MANIFEST together with the
     /// rewrite: a reclaimed tombstone must not leave an older put looking alive.
@@ -145,6 +147,7 @@ impl Task {
             dead: self.progress.out_dead.words().to_vec(),
         });
         let committed = self.store.commit(self.generation, |manifest| {
+            manifest.durable_seq = manifest.durable_seq.max(self.durable_seq);
             let at = manifest.segments.iter().position(|segment| ids.contains(&segment.id));
             manifest.segments.retain(|segment| !ids.contains(&segment.id));
             if let (Some(at), Some(entry)) = (at, entry) {

@@ -274,3 +274,33 @@ fn reclaim_leaves_a_damaged_segment_alone_and_says_so() {
         assert_eq!(log.reader().get(Revision::new(main, 0)).unwrap().is_some(), main % 2 == 0, "{main}");
     }
 }
+
+/// The last batch moved the compact revision, and reclaim took what it let go. Were that batch taken for a torn tail, the
+/// store would stand at a time whose records are gone.
+#[test]
+fn what_reclaim_took_vouches_for_the_batch_that_let_it_go() {
+    let disk = SimDisk::new(1);
+    let (mut log, _) = open(&disk).unwrap();
+    for main in 2..60 {
+        log.append(batch(main as u64, vec![put(main, 0, "k", &[1; 90])]));
+        sync(&mut log, Mono(0));
+    }
+    log.append(Batch { index: 60, term: 1, compact: Some(20), ..Batch::default() });
+    sync(&mut log, Mono(0));
+    let segments = |disk: &SimDisk| {
+        let names = disk.read_dir(&dir()).unwrap();
+        names.into_iter().filter(|name| name.ends_with(".seg")).collect::<Vec<_>>()
+    };
+    let active = segments(&disk).pop().unwrap();
+    let records = |log: &Log| log.reader().view().metas(Revision::default(), i64::MAX).count();
+    let before = records(&log);
+    log.mark_dead(&(2..20).map(|main| Revision::new(main, 0)).collect::<Vec<_>>());
+    settle(&mut log, Mono(1), Hint::Normal);
+    assert!(records(&log) < before, "something was reclaimed");
+    drop(log);
+    let path = dir().join(active);
+    let bytes = disk.read(&path).unwrap();
+    let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    disk.flip_bit(&path, last as u64 * 8).unwrap();
+    assert!(matches!(open(&disk), Err(Error::Corrupt { .. })));
+}
