@@ -472,9 +472,19 @@ impl Machine {
         self.applied
     }
 
+    /// The term of the last applied entry.
+    pub fn applied_term(&self) -> Term {
+        self.applied_term
+    }
+
     /// Where the applied state stands, for a raft snapshot.
     pub fn position(&self) -> Position {
         Position { index: self.applied, term: self.applied_term, conf_state: self.conf_state.clone() }
+    }
+
+    /// Raft's configuration as of what is applied.
+    pub fn conf_state(&self) -> &ConfState {
+        &self.conf_state
     }
 
     pub fn chain(&self) -> Chain {

@@ -25,7 +25,7 @@ pub const NOTE_NANOS: u64 = 1_000_000_000;
 /// Work of the store's thread.
 enum StoreWork {
     Job(Job),
-    Install(InstallJob),
+    Install(Box<InstallJob>),
 }
 
 /// A compaction's hash in the making, and the id its caller may wait under.
@@ -140,7 +140,8 @@ struct Driver {
 impl Driver {
     fn run(mut self) -> Result<StopReason, DiskFailure> {
         let tick = self.node.config.tick_nanos;
-        let mut next_tick = Mono(RealClock::mono().0 + tick);
+        // The first one comes at once: a lone voter need not wait for it.
+        let mut next_tick = RealClock::mono();
         let mut inputs = VecDeque::new();
         let mut patience = Duration::ZERO;
         loop {
@@ -187,7 +188,7 @@ impl Driver {
             let _failed = self.store_jobs.send(StoreWork::Job(job));
         }
         if let Some(job) = effects.install {
-            let _failed = self.store_jobs.send(StoreWork::Install(job));
+            let _failed = self.store_jobs.send(StoreWork::Install(Box::new(job)));
         }
         for job in effects.hashes {
             let _ended = self.hash_jobs.send(job);

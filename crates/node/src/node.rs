@@ -394,7 +394,7 @@ impl Node {
             Request::ReadIndex => self.reads.push(Confirm::Read(completion), since),
             Request::LeaseRenew { id } => self.renew(id, completion, since),
             Request::LeaseTimeToLive { id, keys } => {
-                if self.leads() && !self.machine.lessor().contains(id) {
+                if self.leads() && !self.machine.lessor().is_primary() {
                     // As with renewals: a new leader may not know of it yet.
                     self.reads.push(Confirm::TimeToLive(completion, id, keys), since);
                 } else {
@@ -528,8 +528,8 @@ impl Node {
         if !self.leads() {
             let error = RequestError::NotLeader { leader: self.leader };
             self.reply(completion, Reply::LeaseRenewed(Err(error)));
-        } else if self.was_paused || !self.machine.lessor().contains(id) {
-            // A new leader may not have applied the grant yet; only what a quorum confirms is gone.
+        } else if self.was_paused || !self.machine.lessor().is_primary() {
+            // A new leader waits until it has applied what others left it.
             self.reads.push(Confirm::Renew(completion, id), since);
         } else {
             self.renew_confirmed(id, completion);
@@ -550,7 +550,9 @@ impl Node {
             }
             // A checkpoint shortens the lease: it is cleared through the log first, so that no later leader believes it.
             Err(RenewError::Checkpointed) => {
-                self.propose_checkpoints(vec![LeaseCheckpoint { id, remaining_ttl: 0 }]);
+                if !self.renewals.contains_key(&id) {
+                    self.propose_checkpoints(vec![LeaseCheckpoint { id, remaining_ttl: 0 }]);
+                }
                 self.renewals.entry(id).or_default().push(completion);
                 return;
             }
@@ -599,6 +601,11 @@ impl Node {
         // Only a quorum's word clears the doubt (see `answer_reads`); where nobody else votes there is none.
         self.was_paused = late || (self.was_paused && self.leads());
         self.last_tick = self.now;
+        if self.leader == 0 && self.is_only_voter() && self.raft.role() == Role::Follower {
+            // Nobody else could lead: there is no reason to wait for an election timeout. A candidate already waits for
+            // its own vote to be durable.
+            let _leads_already = self.raft.campaign();
+        }
         self.raft.tick();
         if self.was_paused && self.leads() {
             self.reads.push(Confirm::Doubt, self.now);
@@ -610,6 +617,11 @@ impl Node {
         self.expire_requests();
         self.check_transfer();
         self.publish_self();
+    }
+
+    fn is_only_voter(&self) -> bool {
+        let conf_state = self.machine.conf_state();
+        conf_state.voters == [self.config.member_id] && conf_state.voters_outgoing.is_empty()
     }
 
     fn expire_leases(&mut self) {
@@ -751,9 +763,7 @@ impl Node {
             self.leader = leader;
         }
         let lessor = self.machine.lessor_mut();
-        if leads && !lessor.is_primary() {
-            lessor.promote(self.now, Duration::from_nanos(self.config.election_nanos()));
-        } else if !leads && lessor.is_primary() {
+        if !leads && lessor.is_primary() {
             lessor.demote();
             for (_, completions) in std::mem::take(&mut self.renewals) {
                 for completion in completions {
@@ -764,6 +774,16 @@ impl Node {
         }
         self.hub.set_term(self.raft_status().term);
         self.check_transfer();
+    }
+
+    /// A leader keeps leases once it has applied an entry of its own term, and with it everything that leaders before it
+    /// answered for: grants, and checkpoints with what cleared them.
+    fn take_over_leases(&mut self) {
+        let leads = self.leads() && self.machine.applied_term() == self.raft_status().term;
+        if leads && !self.machine.lessor().is_primary() {
+            let extend = Duration::from_nanos(self.config.election_nanos());
+            self.machine.lessor_mut().promote(self.now, extend);
+        }
     }
 
     /// Sends one message, filling in what only the state machine knows of a snapshot.
@@ -892,10 +912,6 @@ impl Node {
         self.history = History::new(self.machine.store().reader());
         self.shared.set_reader(self.machine.store().reader());
         self.hub.on_restore(self.machine.store().revision());
-        if self.leads() {
-            let extend = Duration::from_nanos(self.config.election_nanos());
-            self.machine.lessor_mut().promote(self.now, extend);
-        }
         self.marked = self.machine.applied();
         self.mark = None;
         self.publish_configuration();
@@ -927,6 +943,7 @@ impl Node {
             }
         }
         self.machine.commit();
+        self.take_over_leases();
         if !events.is_empty() {
             self.hub.notify(&events, &self.history);
         }

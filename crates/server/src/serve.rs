@@ -109,7 +109,7 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
 
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     disk.create_dir_all(&config.data_dir)
         .map_err(|error| format!("cannot access data directory {}: {error}", config.data_dir.display()))?;
     let secrets = secrets(&config)?;
