@@ -12,7 +12,7 @@ const NEEDED: (u32, u32) = (1, 26);
 /// # Errors
 /// It is not; says what to do.
 pub fn check() -> Result {
-    let remedy = "install Go 1.26 or newer from https://go.dev/dl and put its bin folder on PATH; the tests from outside \
+    let remedy = "install Go 1.26 or newer and put its bin folder on PATH; the tests from outside \
                   need it and are never skipped";
     let said = run::text(Command::new("go").arg("version")).map_err(|_| format!("Go is missing: {remedy}"))?;
     match version(&said) {

@@ -180,7 +180,7 @@ impl Plan {
             reply_loss,
             wal_latency: if wal_slow { (2 * MS, 30 * MS) } else { (50 * US, rng.range(200, 5000) * US) },
             store_latency: (100 * US, rng.range(1, 40) * MS),
-            turn_latency: (1 * US, rng.range(5, 2000) * US),
+            turn_latency: (US, rng.range(5, 2000) * US),
             clients: rng.range(1, 8) as usize,
             watchers: rng.range(0, 4) as usize,
             keys: rng.range(2, 13),
