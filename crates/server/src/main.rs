@@ -11,6 +11,7 @@
 mod config;
 mod flags;
 mod logging;
+mod network_metrics;
 mod serve;
 mod sockets;
 mod up;

@@ -26,6 +26,7 @@ use prost::Message;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Config, Url, check_own_urls};
+use crate::network_metrics;
 use crate::sockets::{Socket, bind};
 use crate::version;
 
@@ -127,7 +128,7 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
         .map_err(|error| format!("cannot start the node's threads: {error}"))?;
     let node = running.handle().clone();
     let client = PeerClient::new(secrets.peer_client.clone(), DIAL_TIMEOUT);
-    let edge = dolmen_api::serve(runtimes, Vec::new(), api_options(&config, node.clone(), client.clone()))
+    let edge = dolmen_api::serve(runtimes, Vec::new(), api_options(&config, node.clone(), client.clone(), &transport))
         .map_err(|error| format!("cannot start the client port: {error}"))?;
     transport
         .start(peer_listeners(ports.peer, &secrets), Arc::new(node.clone()), Arc::new(PeerPort(edge.peer_http())))
@@ -492,7 +493,7 @@ fn transport_config(
     }
 }
 
-fn api_options(config: &Config, node: Handle, client: PeerClient) -> dolmen_api::Options {
+fn api_options(config: &Config, node: Handle, client: PeerClient, transport: &Transport) -> dolmen_api::Options {
     let api = dolmen_api::Config {
         server_version: version::ETCD.into(),
         max_request_bytes: config.max_request_bytes as usize,
@@ -507,7 +508,8 @@ fn api_options(config: &Config, node: Handle, client: PeerClient) -> dolmen_api:
         cors: config.cors.clone(),
         ..dolmen_api::Config::default()
     };
-    dolmen_api::Options { config: api, node, forwarder: Arc::new(ToLeader(client)), extra_metrics: Vec::new() }
+    let extra_metrics = vec![network_metrics::families(node.status().member_id, transport.stats().clone())];
+    dolmen_api::Options { config: api, node, forwarder: Arc::new(ToLeader(client)), extra_metrics }
 }
 
 fn peer_listeners(sockets: Vec<(Url, Socket)>, secrets: &Secrets) -> Vec<PeerListener> {
