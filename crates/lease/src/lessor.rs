@@ -66,7 +66,8 @@ pub enum RenewError {
     /// Past its deadline. Answer only once it is revoked (then: not found) or leadership is lost (then: not primary).
     #[error("the lease has expired and waits to be revoked")]
     PendingRevoke,
-    /// A checkpoint shortens it. Propose checkpoint 0 for it, wait until that is applied, and renew again.
+    /// A checkpoint shortens it, or is about to. Propose checkpoint 0 for it, once however many wait, wait until that is
+    /// applied, and renew again.
     #[error("the lease carries a checkpoint that has to be cleared first")]
     Checkpointed,
 }
@@ -114,6 +115,10 @@ struct Times {
     queued: Mono,
     /// Where it stands in `Lessor::checkpoints`, if it does.
     checkpoint: Option<Mono>,
+    /// Checkpoints handed out and not applied yet: a renewal must not be answered before them, or they would outlive it.
+    proposed: u32,
+    /// A renewal waits for checkpoint 0: no other is handed out before that is applied.
+    clearing: bool,
 }
 
 #[derive(Debug)]
@@ -259,6 +264,11 @@ impl Lessor {
     pub fn apply_checkpoint(&mut self, id: LeaseId, remaining_ttl: i64, now: Mono) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         lease.remaining_ttl = remaining_ttl.clamp(0, MAX_TTL_SECONDS);
+        if let Some(times) = &mut lease.times {
+            // Proposals of one leader are applied in their order: what was handed out before a 0 is applied by now, or lost.
+            times.proposed = if remaining_ttl > 0 { times.proposed.saturating_sub(1) } else { 0 };
+            times.clearing &= remaining_ttl > 0;
+        }
         if self.primary {
             self.schedule_checkpoint(id, now);
         }
@@ -349,7 +359,8 @@ impl Lessor {
         if times.deadline <= now {
             return Err(RenewError::PendingRevoke);
         }
-        if lease.remaining_ttl > 0 {
+        if lease.remaining_ttl > 0 || times.proposed > 0 {
+            times.clearing = true;
             return Err(RenewError::Checkpointed);
         }
         let deadline = after(now, lease.ttl);
@@ -437,9 +448,10 @@ impl Lessor {
             if remaining_ttl == 0 {
                 continue; // past its deadline: it is about to be revoked
             }
-            let full = lease.ttl;
+            let wanted = remaining_ttl < lease.ttl && !times.clearing;
+            times.proposed += u32::from(wanted);
             self.schedule_checkpoint(id, now);
-            if remaining_ttl < full {
+            if wanted {
                 due.push(Checkpoint { id, remaining_ttl });
             }
         }
@@ -494,7 +506,8 @@ impl Lessor {
             self.queue.remove(&(times.queued, id));
         }
         let checkpoint = lease.times.and_then(|times| times.checkpoint);
-        lease.times = Some(Times { deadline, queued: deadline, checkpoint });
+        let (proposed, clearing) = lease.times.map_or((0, false), |times| (times.proposed, times.clearing));
+        lease.times = Some(Times { deadline, queued: deadline, checkpoint, proposed, clearing });
         self.queue.insert((deadline, id));
     }
 

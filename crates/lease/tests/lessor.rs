@@ -266,6 +266,12 @@ fn a_lost_checkpoint_is_asked_for_again() {
     lessor.grant(1, 10_000, at(0)).expect("granted");
     assert_eq!(lessor.checkpoints_due(at(300), 10), [Checkpoint { id: 1, remaining_ttl: 9_700 }]);
     assert_eq!(lessor.checkpoints_due(at(600), 10), [Checkpoint { id: 1, remaining_ttl: 9_400 }]);
+    // Either may still be applied, so a renewal is not answered before a 0 behind them is. None is handed out meanwhile.
+    assert_eq!(lessor.renew(1, at(700)), Err(RenewError::Checkpointed));
+    assert!(lessor.checkpoints_due(at(800), 10).is_empty());
+    lessor.apply_checkpoint(1, 9_700, at(800));
+    assert_eq!(lessor.renew(1, at(800)), Err(RenewError::Checkpointed));
+    lessor.apply_checkpoint(1, 0, at(600));
     // A lease that was renewed this very moment has nothing to tell, now.
     lessor.renew(1, at(900)).expect("renewed");
     assert!(lessor.checkpoints_due(at(900), 10).is_empty());

@@ -26,7 +26,7 @@ use dolmen_proto::raftpb::{Entry, HardState, Message, MessageType, Snapshot, Sna
 use dolmen_proto::walpb;
 use dolmen_raft::{BasicStatus, LOCAL_APPEND_THREAD, LOCAL_APPLY_THREAD, MemoryStorage, ProgressState, RawNode, Role};
 use dolmen_revlog::{Hint, Job, JobDone};
-use dolmen_types::{Index, LeaseId, MemberId};
+use dolmen_types::{Index, LeaseId, MemberId, Term};
 use dolmen_watch::{CloseReason, Hub};
 use prost::Message as _;
 
@@ -167,8 +167,17 @@ enum Confirm {
 struct Queued {
     id: u64,
     data: Bytes,
-    /// The node's own, which nobody waits for.
-    own: bool,
+    origin: Origin,
+}
+
+/// Who wants a proposal.
+#[derive(Clone, Copy)]
+enum Origin {
+    Caller,
+    /// The node itself; nobody waits for it.
+    Member,
+    /// The node as leader of this term. Never forwarded: a later leader knows the leases' deadlines better.
+    Leader(Term),
 }
 
 struct Transfer {
@@ -394,8 +403,9 @@ impl Node {
             Request::ReadIndex => self.reads.push(Confirm::Read(completion), since),
             Request::LeaseRenew { id } => self.renew(id, completion, since),
             Request::LeaseTimeToLive { id, keys } => {
-                if self.leads() && !self.machine.lessor().is_primary() {
-                    // As with renewals: a new leader may not know of it yet.
+                let lessor = self.machine.lessor();
+                if self.leads() && (!lessor.is_primary() || !lessor.contains(id)) {
+                    // As with renewals: this leader may not know of it yet.
                     self.reads.push(Confirm::TimeToLive(completion, id, keys), since);
                 } else {
                     let reply = self.time_to_live(id, keys);
@@ -483,16 +493,16 @@ impl Node {
         self.pending.insert(id, Pending { completion });
         self.deadlines.push_back((since, id));
         self.pending_bytes += data.len();
-        self.queued.push_back(Queued { id, data, own: false });
+        self.queued.push_back(Queued { id, data, origin: Origin::Caller });
     }
 
     /// Proposes a request of the node's own, under the returned id; nobody waits for it.
-    fn propose_own(&mut self, request: InternalRaftRequest) -> u64 {
+    fn propose_own(&mut self, origin: Origin, request: InternalRaftRequest) -> u64 {
         let id = self.shared.next_id();
         let header = RequestHeader { id, ..RequestHeader::default() };
         let data: Bytes = InternalRaftRequest { header: Some(header), ..request }.encode_to_vec().into();
         self.pending_bytes += data.len();
-        self.queued.push_back(Queued { id, data, own: true });
+        self.queued.push_back(Queued { id, data, origin });
         id
     }
 
@@ -501,6 +511,7 @@ impl Node {
         if self.leader == 0 || self.raft_status().transferee != 0 {
             return;
         }
+        let led = self.leads().then_some(self.raft_status().term);
         while !self.queued.is_empty() {
             let mut bytes = 0;
             let mut entries = Vec::with_capacity(self.queued.len().min(1024));
@@ -509,8 +520,13 @@ impl Node {
                 self.queued.pop_front_if(|next| bytes == 0 || bytes + next.data.len() <= MAX_PROPOSAL_BYTES)
             {
                 bytes += next.data.len();
-                // One whose caller has been told of a timeout while nobody led must not happen later.
-                if next.own || pending.contains_key(&next.id) {
+                let wanted = match next.origin {
+                    // One whose caller has been told of a timeout while nobody led must not happen later.
+                    Origin::Caller => pending.contains_key(&next.id),
+                    Origin::Member => true,
+                    Origin::Leader(term) => led == Some(term),
+                };
+                if wanted {
                     entries.push(Entry { data: next.data, ..Entry::default() });
                 }
             }
@@ -528,8 +544,9 @@ impl Node {
         if !self.leads() {
             let error = RequestError::NotLeader { leader: self.leader };
             self.reply(completion, Reply::LeaseRenewed(Err(error)));
-        } else if self.was_paused || !self.machine.lessor().is_primary() {
-            // A new leader waits until it has applied what others left it.
+        } else if self.was_paused || !self.machine.lessor().is_primary() || !self.machine.lessor().contains(id) {
+            // A new leader waits until it has applied what others left it, and a leader with a slow disk may apply a grant
+            // later than its followers: only what a quorum confirms is gone.
             self.reads.push(Confirm::Renew(completion, id), since);
         } else {
             self.renew_confirmed(id, completion);
@@ -629,7 +646,8 @@ impl Node {
         for id in expired {
             self.shared.metrics.lease_expired.add(1);
             let lease_revoke = Some(LeaseRevokeRequest { id });
-            let _id = self.propose_own(InternalRaftRequest { lease_revoke, ..InternalRaftRequest::default() });
+            let request = InternalRaftRequest { lease_revoke, ..InternalRaftRequest::default() };
+            let _id = self.propose_own(Origin::Leader(self.raft_status().term), request);
         }
         let due = self.machine.lessor_mut().checkpoints_due(self.now, MAX_CHECKPOINT_BATCH);
         if !due.is_empty() {
@@ -641,7 +659,8 @@ impl Node {
 
     fn propose_checkpoints(&mut self, checkpoints: Vec<LeaseCheckpoint>) {
         let lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
-        let _id = self.propose_own(InternalRaftRequest { lease_checkpoint, ..InternalRaftRequest::default() });
+        let request = InternalRaftRequest { lease_checkpoint, ..InternalRaftRequest::default() };
+        let _id = self.propose_own(Origin::Leader(self.raft_status().term), request);
     }
 
     fn expire_requests(&mut self) {
@@ -717,13 +736,14 @@ impl Node {
         self.publish_at = Mono(self.now.0 + self.config.request_timeout_nanos());
         let member_attributes =
             Attributes { name: self.config.name.clone(), client_urls: self.config.client_urls.clone() };
-        self.publish_id = self.propose_own(InternalRaftRequest {
+        let request = InternalRaftRequest {
             cluster_member_attr_set: Some(ClusterMemberAttrSetRequest {
                 member_id: self.config.member_id,
                 member_attributes: Some(member_attributes),
             }),
             ..InternalRaftRequest::default()
-        });
+        };
+        self.publish_id = self.propose_own(Origin::Member, request);
     }
 
     // ---- raft ----

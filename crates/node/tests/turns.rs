@@ -191,3 +191,38 @@ fn a_new_leader_does_not_deny_a_lease_that_it_has_not_applied_yet() {
     let Some(Reply::LeaseTimeToLive(Ok(left))) = group.replies.get(&asked) else { panic!("an answer") };
     assert_eq!(left.granted_ttl, 60);
 }
+
+/// What a leader decided about a lease and could not propose is forgotten with its leadership: the next leader may have
+/// renewed the lease since (etcd issue 17465).
+#[test]
+fn a_leader_that_was_replaced_revokes_nothing() {
+    let mut group = Group::new();
+    let old = group.elect(&[1, 2, 3]);
+    for _ in 0..3 {
+        group.tick(&[1, 2, 3]);
+    }
+    let lease_grant = Some(LeaseGrantRequest { id: 42, ttl: 1 });
+    group.propose(old, InternalRaftRequest { lease_grant, ..InternalRaftRequest::default() });
+    let target = if old == 1 { 2 } else { 1 };
+    // While it hands over nothing is proposed, and the lease expires meanwhile.
+    group.lose = Box::new(|message| message.r#type == MessageType::MsgTimeoutNow as i32);
+    group.submit(old, Request::MoveLeader { target });
+    group.now += 3_000_000_000;
+    group.tick(&[old]);
+    let others: Vec<u64> = [1, 2, 3].into_iter().filter(|id| *id != old).collect();
+    group.lose = Box::new(move |message| message.from == old && message.r#type != MessageType::MsgProp as i32);
+    for _ in 0..10 * ELECTION_TICKS {
+        group.tick(&others);
+        if others.iter().any(|id| group.members[id].node.raft().is_leader()) {
+            break;
+        }
+    }
+    group.lose = Box::new(|_| false);
+    for _ in 0..3 {
+        group.tick(&[1, 2, 3]);
+    }
+    assert_ne!(group.leader(), Some(old));
+    for (id, member) in &group.members {
+        assert!(member.node.machine().lessor().contains(42), "n{id} holds the lease that the new leader keeps");
+    }
+}

@@ -591,6 +591,8 @@ impl World {
             return Ok(());
         }
         self.stats.renewed += 1;
+        self.trace.note(self.queue.now, self.ops[op].node as u8, "renewed", lease as u64, self.ops[op].start);
+        let track = self.leases.entry(lease).or_default();
         if !late && !track.revoke_asked {
             if track.revoked_at.is_some_and(|at| at < protected) {
                 return Err(format!("lease {lease} was renewed for {ttl} s and was gone before they were over"));
@@ -603,6 +605,7 @@ impl World {
     /// The log revoked a lease.
     pub(crate) fn lease_revoked(&mut self, lease: LeaseId) -> Result<(), String> {
         let now = self.queue.now;
+        self.trace.note(now, crate::trace::NOBODY, "revoked", lease as u64, 0);
         let Some(track) = self.leases.get_mut(&lease) else { return Ok(()) };
         track.revoked_at = Some(now);
         if now < track.protected && !track.revoke_asked {

@@ -25,7 +25,7 @@ pub(crate) const DATA: &str = "/data";
 /// Work of the store's thread.
 pub(crate) enum StoreWork {
     Job(Job),
-    Install(InstallJob),
+    Install(Box<InstallJob>),
     /// Run when it was taken up; its result is on its way to the node.
     Ran(Ran),
 }

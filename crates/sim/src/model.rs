@@ -276,6 +276,17 @@ impl Model {
     }
 }
 
+/// An entry in a few words, for readers of a trace.
+pub(crate) fn describe(entry: &Entry) -> String {
+    match InternalRaftRequest::decode(entry.data.clone()) {
+        Ok(request) if request.lease_grant.is_some() => format!("{:?}", request.lease_grant),
+        Ok(request) if request.lease_revoke.is_some() => format!("{:?}", request.lease_revoke),
+        Ok(request) if request.lease_checkpoint.is_some() => format!("{:?}", request.lease_checkpoint),
+        Ok(request) if request.compaction.is_some() => format!("{:?}", request.compaction),
+        _ => format!("term {}, {} bytes", entry.term, entry.data.len()),
+    }
+}
+
 fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
     if succeeded { &request.success } else { &request.failure }
 }

@@ -337,6 +337,9 @@ impl World {
         for entry in entries {
             if self.model.take(&entry).map_err(|what| format!("n{node}: {what}"))? {
                 self.stats.applied += 1;
+                self.trace.say(self.queue.now, || {
+                    format!("n{node} is first to apply {}: {}", entry.index, crate::model::describe(&entry))
+                });
                 if let Some(lease) = self.model.effect(entry.index).and_then(|effect| effect.revoked) {
                     self.lease_revoked(lease)?;
                 }
@@ -430,7 +433,7 @@ impl World {
         }
         if let Some(running) = &mut self.members[node].running {
             running.store_queue.extend(effects.store.into_iter().map(StoreWork::Job));
-            running.store_queue.extend(effects.install.map(StoreWork::Install));
+            running.store_queue.extend(effects.install.map(|job| StoreWork::Install(Box::new(job))));
             running.hash_queue.extend(effects.hashes);
         }
         if let Some(path) = effects.remove {
