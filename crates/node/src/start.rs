@@ -237,6 +237,7 @@ fn raft_config(config: &Config, applied: u64) -> dolmen_raft::Config {
         check_quorum: true,
         pre_vote: config.pre_vote,
         step_down_on_removal: true,
+        durable_candidacies: true,
         seed: config.seed,
         ..dolmen_raft::Config::new(config.member_id)
     }

@@ -56,6 +56,10 @@ pub struct Config {
     pub disable_conf_change_validation: bool,
     /// A leader that is removed or becomes a learner steps down at once.
     pub step_down_on_removal: bool,
+    /// With `async_storage_writes`: a candidate asks for votes only once its term and its own vote are durable. The library
+    /// this crate follows asks at once; an election may then be won by the others' votes alone, forgotten in a crash, and
+    /// won a second time in the same term with another log. Servers want this on.
+    pub durable_candidacies: bool,
     /// Where election timeouts are drawn from. Members need different seeds; one run with one seed draws the same.
     pub seed: u64,
     /// Where log lines go; by default nowhere, at no cost.
@@ -83,6 +87,7 @@ impl Config {
             disable_proposal_forwarding: false,
             disable_conf_change_validation: false,
             step_down_on_removal: false,
+            durable_candidacies: false,
             seed: id,
             logger: Logger::none(),
         }

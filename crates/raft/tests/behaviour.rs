@@ -500,6 +500,23 @@ fn async_writes_pipeline_and_promise_only_what_is_durable() {
     }
 }
 
+/// Won by the others' votes alone and forgotten in a crash, an election could be won twice in one term.
+#[test]
+fn a_candidate_asks_for_votes_once_its_own_is_durable() {
+    let mut group = Group::new(&[1, 2, 3], &[], |config| {
+        config.async_storage_writes = true;
+        config.durable_candidacies = true;
+    });
+    let node = group.node(1);
+    node.campaign().unwrap();
+    let ready = node.ready();
+    let (append, others): (Vec<_>, Vec<_>) =
+        ready.messages.into_iter().partition(|message| is(message, MsgStorageAppend));
+    assert!(!others.iter().any(|message| is(message, MsgVote)), "nobody is asked before the write");
+    let asked: Vec<_> = append[0].responses.iter().filter(|message| is(message, MsgVote)).map(|m| m.to).collect();
+    assert_eq!((append.len(), append[0].vote, asked), (1, 1, vec![2, 3]));
+}
+
 #[test]
 fn a_membership_change_that_cannot_be_applied_is_an_error() {
     let mut group = Group::new(&[1], &[], |_| {});

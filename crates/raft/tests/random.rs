@@ -49,6 +49,7 @@ impl World {
                     pre_vote,
                     check_quorum,
                     step_down_on_removal: rng.chance(50),
+                    durable_candidacies: true,
                     max_size_per_msg: *rng.pick(&[0, 40, 200, 1 << 20]),
                     max_committed_size_per_ready: *rng.pick(&[0, 60, 1 << 20]),
                     max_inflight_msgs: *rng.pick(&[1, 3, 256]),

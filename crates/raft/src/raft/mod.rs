@@ -124,6 +124,7 @@ pub struct Raft<S> {
     disable_proposal_forwarding: bool,
     disable_conf_change_validation: bool,
     step_down_on_removal: bool,
+    durable_candidacies: bool,
     pub(crate) logger: Logger,
 }
 
@@ -167,6 +168,7 @@ impl<S: Storage> Raft<S> {
             disable_proposal_forwarding: config.disable_proposal_forwarding,
             disable_conf_change_validation: config.disable_conf_change_validation,
             step_down_on_removal: config.step_down_on_removal,
+            durable_candidacies: config.durable_candidacies,
             logger: config.logger.clone(),
         };
 
@@ -285,6 +287,11 @@ impl<S: Storage> Raft<S> {
             }
             MsgVoteResp | MsgPreVoteResp => {
                 assert_ne!(message.term, 0, "a vote names its term");
+                self.messages_after_append.push(message);
+            }
+            MsgVote if self.durable_candidacies => {
+                assert_ne!(message.term, 0, "a candidate names its term");
+                assert_ne!(message.to, self.id, "a candidate asks others");
                 self.messages_after_append.push(message);
             }
             kind => {
