@@ -506,6 +506,7 @@ fn a_candidate_asks_for_votes_once_its_own_is_durable() {
     let mut group = Group::new(&[1, 2, 3], &[], |config| {
         config.async_storage_writes = true;
         config.durable_candidacies = true;
+        config.pre_vote = false;
     });
     let node = group.node(1);
     node.campaign().unwrap();
