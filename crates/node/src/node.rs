@@ -31,6 +31,7 @@ use dolmen_watch::{CloseReason, Hub};
 use prost::Message as _;
 
 use crate::history::{History, event};
+use crate::identity::first_id;
 use crate::peers::PeerAddress;
 use crate::reads::{Reader, Reads};
 use crate::request::{Completion, ProposeKind, Reply, Request, RequestError, Submission};
@@ -273,7 +274,7 @@ impl Node {
         let hub = Hub::new(watch, parts.machine.store().revision());
         let history = History::new(parts.machine.store().reader());
         let mut node = Self {
-            reads: Reads::new(config.incarnation),
+            reads: Reads::new(first_id(config.member_id, config.incarnation)),
             raft: parts.raft,
             machine: parts.machine,
             hub,

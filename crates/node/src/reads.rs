@@ -38,7 +38,8 @@ struct Asked<T> {
 const RETRY_NANOS: u64 = 500_000_000;
 
 impl<T> Reads<T> {
-    /// `first_context` must differ between incarnations of a member.
+    /// `first_context` must differ between members, whose questions meet at the leader, and between starts of one; see
+    /// [`crate::identity::first_id`].
     pub(crate) fn new(first_context: u64) -> Self {
         Self { waiting: VecDeque::new(), asked: None, confirmed: BTreeMap::new(), next_context: first_context }
     }

@@ -12,6 +12,7 @@ use dolmen_proto::raftpb::Message;
 use dolmen_types::{ClusterId, Index, MemberId, Term};
 use parking_lot::RwLock;
 
+use crate::identity::first_id;
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
 use crate::node::Input;
@@ -64,8 +65,6 @@ impl Shared {
         incarnation: u64,
         reader: dolmen_mvcc::Reader,
     ) -> Arc<Self> {
-        // etcd's form: 2 bytes of the member, 5 bytes of milliseconds, 1 byte to count in; it overflows upwards.
-        let first_id = (member_id << 48) | ((incarnation & 0xff_ffff_ffff) << 8);
         Arc::new(Self {
             member_id,
             cluster_id,
@@ -75,7 +74,7 @@ impl Shared {
             applied: AtomicU64::new(0),
             learner: AtomicBool::new(false),
             published: AtomicBool::new(false),
-            next_id: AtomicU64::new(first_id),
+            next_id: AtomicU64::new(first_id(member_id, incarnation)),
             membership: RwLock::default(),
             alarms: RwLock::default(),
             reader: RwLock::new(reader),
