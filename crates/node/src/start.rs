@@ -172,11 +172,11 @@ fn open_log(disk: &Arc<dyn Disk>, options: &StartOptions, machine: &Machine) -> 
     let mut entries = recovered.entries;
 
     if applied.index == 0
-        && entries.is_empty()
         && hard_state == HardState::default()
         && let Bootstrap::New { members } = &options.bootstrap
     {
-        // A first start, or one that was cut off before its first sync.
+        // A first start, or one that was cut off before its first sync: then some of its entries may be there, and are
+        // written again, but not the hard state that is written behind them.
         entries = bootstrap_entries(members);
         hard_state = HardState { term: 1, vote: 0, commit: entries.len() as u64 };
         wal.append(Some(&hard_state), &entries)?;
