@@ -112,8 +112,8 @@ impl World {
 
     /// Flips a bit of a member's files while it is down. Only a minority ever rots.
     fn rot(&mut self, node: usize) {
-        let rotten = self.members.iter().filter(|member| member.rotten).count();
-        if self.members[node].rotten || rotten >= (self.plan.nodes - 1) / 2 {
+        let rotten = self.members.iter().filter(|member| member.hit).count();
+        if self.members[node].hit || rotten >= (self.plan.nodes - 1) / 2 {
             return;
         }
         if self.members[node].running.is_some() {
@@ -143,7 +143,7 @@ impl World {
             return;
         }
         let _flipped = member.disk.flip_bit(&file, bit);
-        self.members[node].rotten = true;
+        (self.members[node].rotten, self.members[node].hit) = (true, true);
         self.stats.rotten += 1;
         self.trace.note(self.queue.now, node as u8, "rot", bit, 0);
         self.trace.say(self.queue.now, || format!("n{node}: bit {bit} of {}", file.display()));

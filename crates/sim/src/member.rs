@@ -76,6 +76,8 @@ pub(crate) struct Member {
     pub slow_until: u64,
     /// A bit of its files was flipped: it may refuse, now or later, and is not brought back when it does.
     pub rotten: bool,
+    /// A bit was flipped at some time; only a minority ever is.
+    pub hit: bool,
     pub dead: bool,
     /// Errors of its disk are to be expected.
     pub disk_trouble: bool,
@@ -127,6 +129,7 @@ impl Member {
             paused_until: 0,
             slow_until: 0,
             rotten: false,
+            hit: false,
             dead: false,
             disk_trouble: false,
             read_floor: 0,
@@ -229,7 +232,7 @@ impl Member {
     }
 
     fn start_unwell(
-        &self,
+        &mut self,
         mutant: Option<Mutant>,
         mut options: StartOptions,
         config: Config,
@@ -249,7 +252,10 @@ impl Member {
         } else if let StartError::Wal(WalError::Corrupt { file, offset, .. }) = &error {
             let _cut = mutants::cut_at_rot(&self.disk, &member, file, *offset);
         }
-        dolmen_node::start(disk, &options, config, local)
+        let started = dolmen_node::start(disk, &options, config, local)?;
+        // It takes itself for well again, and is held to that.
+        self.rotten = false;
+        Ok(started)
     }
 
     /// Applies a put of the present state once more, without moving the index.

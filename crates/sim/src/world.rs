@@ -8,6 +8,7 @@ use dolmen_env::{Disk, OpenMode, Rng, SimDisk};
 use dolmen_mvcc::RangeOptions;
 use dolmen_node::{Effects, Input, Reply, StopReason};
 use dolmen_proto::raftpb::{Message, MessageType};
+use dolmen_raft::Storage as _;
 use dolmen_types::{KeyRange, LeaseId, MemberId, Term};
 
 use crate::clients::{ANSWERS, Client, Floor, Issued, LeaseTrack, ReadAnswer, client};
@@ -335,7 +336,11 @@ impl World {
             .collect();
         running.seen = applied;
         for entry in entries {
-            if self.model.take(&entry).map_err(|what| format!("n{node}: {what}"))? {
+            let taken = self.model.take(&entry);
+            if let Err(what) = &taken {
+                return Err(format!("n{node}: {what}{}", self.logs_around(entry.index)));
+            }
+            if taken == Ok(true) {
                 self.stats.applied += 1;
                 self.trace.say(self.queue.now, || {
                     format!("n{node} is first to apply {}: {}", entry.index, crate::model::describe(&entry))
@@ -358,6 +363,21 @@ impl World {
             self.compare_all(node)?;
         }
         Ok(())
+    }
+
+    /// What the logs of all members hold near an index, for the report of a failure.
+    fn logs_around(&self, index: u64) -> String {
+        let mut text = String::new();
+        for (node, running) in self.members.iter().enumerate().filter_map(|(at, m)| Some((at, m.running.as_ref()?))) {
+            let storage = running.node.raft().storage();
+            for at in index.saturating_sub(2)..index + 3 {
+                if let Ok(entries) = storage.entries(at, at + 1, u64::MAX) {
+                    let entries = entries.iter().map(|e| (e.term, e.data.len(), crc(&e.data))).collect::<Vec<_>>();
+                    text.push_str(&format!("\n  n{node} {at}: {entries:?}"));
+                }
+            }
+        }
+        text
     }
 
     /// Compares a member's whole store with the model, and its hash with the others'.
@@ -726,6 +746,10 @@ impl World {
             return;
         }
         self.trace.note(self.queue.now, to as u8, kind(&message), from as u64, message.index);
+        self.trace.say(self.queue.now, || {
+            let entries: Vec<_> = message.entries.iter().map(|e| (e.index, e.term, crc(&e.data) % 10_000)).collect();
+            format!("term {} {entries:?} reject {}", message.term, message.reject)
+        });
         self.input(to, Input::Peer(message));
     }
 
@@ -871,6 +895,10 @@ impl World {
         self.phase = Phase::Over;
         Ok(())
     }
+}
+
+fn crc(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// Does the store thread's work.
