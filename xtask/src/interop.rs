@@ -9,7 +9,8 @@ use crate::go::{self, Judge};
 use crate::run::{self, Arguments, Result, Scratch, stage};
 
 /// What differs between 3.6.16 and 3.7 and is known; `differential --list` explains each.
-const KNOWN_DIFFERENCES: &str = "keys-only-lease,range-stream,malformed-code,oversize-text,check-order,not-yet-supported";
+const KNOWN_DIFFERENCES: &str =
+    "keys-only-lease,range-stream,malformed-code,oversize-text,check-order,not-yet-supported";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Suite {
