@@ -130,6 +130,8 @@ pub type Deadline = Option<Instant>;
 pub async fn within<T>(deadline: Deadline, late: Status, future: impl Future<Output = T>) -> Result<T, Status> {
     match deadline {
         None => Ok(future.await),
+        // Not begun at all: the timer would let through what is ready before it first looks.
+        Some(deadline) if deadline <= Instant::now() => Err(late),
         Some(deadline) => tokio::time::timeout_at(deadline, future).await.map_err(|_| late),
     }
 }
