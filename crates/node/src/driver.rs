@@ -10,6 +10,7 @@ use dolmen_env::{Disk, DiskLock, Mono, RealClock};
 use dolmen_machine::InstallJob;
 use dolmen_mvcc::CompactionHash;
 use dolmen_revlog::Job;
+use dolmen_types::error_chain;
 use dolmen_wal::Wal;
 
 use crate::node::{Effects, Input, Node, StopReason, WalJob};
@@ -114,14 +115,8 @@ pub fn spawn(
 }
 
 fn fail(failed: &Sender<DiskFailure>, shared: &Shared, what: &'static str, error: &dyn std::error::Error) {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
     // The loop may have ended already; then nobody needs to know.
-    let _ended = failed.send(DiskFailure { what, error: text });
+    let _ended = failed.send(DiskFailure { what, error: error_chain(error) });
     shared.inbox.push(Input::Stop { transfer: false });
 }
 

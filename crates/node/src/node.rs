@@ -26,7 +26,7 @@ use dolmen_proto::raftpb::{Entry, HardState, Message, MessageType, Snapshot, Sna
 use dolmen_proto::walpb;
 use dolmen_raft::{BasicStatus, LOCAL_APPEND_THREAD, LOCAL_APPLY_THREAD, MemoryStorage, ProgressState, RawNode, Role};
 use dolmen_revlog::{Hint, Job, JobDone};
-use dolmen_types::{Index, LeaseId, MemberId, Term};
+use dolmen_types::{Index, LeaseId, MemberId, Term, error_chain};
 use dolmen_watch::{CloseReason, Hub};
 use prost::Message as _;
 
@@ -921,8 +921,8 @@ impl Node {
     fn installed(&mut self, result: Result<Installed, InstallError>) {
         let Some((message, db)) = self.installing.take() else { return };
         let outcome: Result<(), String> = match result {
-            Ok(installed) => self.machine.finish_install(installed).map_err(|error: OpenError| chain(&error)),
-            Err(error) => Err(chain(&error)),
+            Ok(installed) => self.machine.finish_install(installed).map_err(|error: OpenError| error_chain(&error)),
+            Err(error) => Err(error_chain(&error)),
         };
         if let Err(error) = outcome {
             self.stop = Some(StopReason::Fatal(error));
@@ -1077,7 +1077,7 @@ impl Node {
     }
 
     fn fatal(&mut self, error: &dyn std::error::Error) {
-        self.stop = Some(StopReason::Fatal(chain(error)));
+        self.stop = Some(StopReason::Fatal(error_chain(error)));
     }
 
     fn answer_reads(&mut self) {
@@ -1263,16 +1263,4 @@ impl Node {
             }
         }
     }
-}
-
-/// An error with all its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

@@ -21,7 +21,7 @@ use dolmen_transport::{
     ApiFuture, ApiRequest, ApiResponse, ClientTls, PeerApi, PeerClient, PeerListener, PeerUrl, Port, ServerTls,
     TlsInfo, Transport,
 };
-use dolmen_types::{MemberId, hex_id};
+use dolmen_types::{MemberId, error_chain, hex_id};
 use prost::Message;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -77,19 +77,8 @@ impl From<StartError> for Failure {
             | StartError::Machine(_) => EXIT_DATA,
             _ => 1,
         };
-        Self { text: chain(&error), code }
+        Self { text: error_chain(&error), code }
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// The ports of a member, bound before anything else is touched.
@@ -249,7 +238,7 @@ fn secrets(config: &Config) -> Result<Secrets, String> {
     let prepare = |info: &TlsInfo, auto: bool, folder: &str, urls: &[Url]| {
         if auto && info.is_empty() && secured(urls) {
             TlsInfo::self_signed(&fixtures.join(folder), &hosts(urls), config.self_signed_years)
-                .map_err(|error| format!("error creating self-signed {folder} certificates: {}", chain(&error)))
+                .map_err(|error| format!("error creating self-signed {folder} certificates: {}", error_chain(&error)))
         } else {
             Ok(info.clone())
         }
@@ -280,14 +269,14 @@ fn secrets(config: &Config) -> Result<Secrets, String> {
         }
     }
     let server = |info: &TlsInfo, port, urls: &[Url]| {
-        secured(urls).then(|| info.server(port)).transpose().map_err(|error| chain(&error))
+        secured(urls).then(|| info.server(port)).transpose().map_err(|error| error_chain(&error))
     };
     let dials_tls = secured(&config.advertise_peer)
         || config.initial_cluster.values().flatten().any(|url| url.starts_with("https"));
     Ok(Secrets {
         client_server: server(&client, Port::Client, &clients)?,
         peer_server: server(&peer, Port::Peer, &config.listen_peer)?,
-        peer_client: dials_tls.then(|| peer.client()).transpose().map_err(|error| chain(&error))?,
+        peer_client: dials_tls.then(|| peer.client()).transpose().map_err(|error| error_chain(&error))?,
     })
 }
 

@@ -14,7 +14,7 @@ use dolmen_node::{Bootstrap, Config, Input, Layout, Member as Peer, Node, StartE
 use dolmen_proto::raftpb::{Entry, HardState};
 use dolmen_raft::Storage;
 use dolmen_revlog::{Job, JobDone};
-use dolmen_types::{ClusterId, MemberId};
+use dolmen_types::{ClusterId, MemberId, error_chain};
 use dolmen_wal::{Wal, WalError, WalOptions};
 
 use crate::mutants::{self, Mutant, ShiftingDisk};
@@ -190,7 +190,7 @@ impl Member {
             _ => dolmen_node::start(Arc::new(self.disk.clone()), &options, config, local),
         };
         let started = started.map_err(|error| {
-            let text = chain(&error);
+            let text = error_chain(&error);
             if self.disk.crashed() || self.disk_trouble { Refusal::Fault(text) } else { Refusal::Refused(text) }
         })?;
         let seen = started.node.machine().applied();
@@ -346,16 +346,4 @@ impl Running {
         }
         Ok(())
     }
-}
-
-/// An error with all its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

@@ -9,10 +9,10 @@ use dolmen_mvcc::RangeOptions;
 use dolmen_node::{Effects, Input, Reply, StopReason};
 use dolmen_proto::raftpb::{Message, MessageType};
 use dolmen_raft::Storage as _;
-use dolmen_types::{KeyRange, LeaseId, MemberId, Term};
+use dolmen_types::{KeyRange, LeaseId, MemberId, Term, error_chain};
 
 use crate::clients::{ANSWERS, Client, Floor, Issued, LeaseTrack, ReadAnswer, client};
-use crate::member::{Cluster, Member, Ran, Refusal, StoreWork, chain};
+use crate::member::{Cluster, Member, Ran, Refusal, StoreWork};
 use crate::model::Model;
 use crate::mutants::Mutant;
 use crate::net::{Net, kind};
@@ -389,7 +389,7 @@ impl World {
         let found = match reader.range(&everything, &RangeOptions::default()) {
             Ok(found) => found,
             Err(_) if rotten => return Ok(()),
-            Err(error) => return Err(format!("n{node} cannot read its store: {}", chain(&error))),
+            Err(error) => return Err(format!("n{node} cannot read its store: {}", error_chain(&error))),
         };
         let wanted = self.model.range(&everything, found.revision);
         let given: Vec<dolmen_proto::mvccpb::KeyValue> =
@@ -421,7 +421,7 @@ impl World {
                 }
             }
             Err(_) if rotten => {}
-            Err(error) => return Err(format!("n{node} cannot hash its store: {}", chain(&error))),
+            Err(error) => return Err(format!("n{node} cannot hash its store: {}", error_chain(&error))),
         }
         self.stats.compared += 1;
         Ok(())
@@ -488,7 +488,7 @@ impl World {
         running.wal_busy = std::mem::take(&mut running.wal_queue);
         running.wal_at_work = true;
         if let Err(error) = running.append(mutant) {
-            let what = chain(&error);
+            let what = error_chain(&error);
             return self.broken(node, &what);
         }
         if mutant == Some(Mutant::AckBeforeSync) {
@@ -510,7 +510,7 @@ impl World {
         let jobs = std::mem::take(&mut running.wal_busy);
         if jobs.iter().any(|job| job.must_sync) || mutant == Some(Mutant::AckBeforeSync) {
             if let Err(error) = running.wal.sync() {
-                let what = chain(&error);
+                let what = error_chain(&error);
                 return self.broken(node, &what);
             }
             running.wal_news = true;
@@ -521,13 +521,13 @@ impl World {
         if let Some(index) = release
             && let Err(error) = running.wal.release(index)
         {
-            let what = chain(&error);
+            let what = error_chain(&error);
             return self.broken(node, &what);
         }
         if self.queue.now.saturating_sub(running.wal_noted) > dolmen_node::driver::NOTE_NANOS {
             running.wal_noted = self.queue.now;
             if let Err(error) = running.wal.note_acked() {
-                let what = chain(&error);
+                let what = error_chain(&error);
                 return self.broken(node, &what);
             }
         }
@@ -542,7 +542,7 @@ impl World {
             return Ok(());
         }
         if let Err(error) = running.wal.note_acked() {
-            let what = chain(&error);
+            let what = error_chain(&error);
             return self.broken(node, &what);
         }
         Ok(())
@@ -791,7 +791,7 @@ impl World {
                     Err(error) => {
                         // The transport reports it and the process goes on; only a crash ends it.
                         if self.members[to].disk.crashed() {
-                            self.broken(to, &chain(&error))?;
+                            self.broken(to, &error_chain(&error))?;
                         }
                     }
                 },
@@ -904,7 +904,7 @@ fn crc(bytes: &[u8]) -> u64 {
 /// Does the store thread's work.
 fn run(work: StoreWork) -> Ran {
     match work {
-        StoreWork::Job(job) => Ran::Job(job.run().map_err(|error| chain(&error))),
+        StoreWork::Job(job) => Ran::Job(job.run().map_err(|error| error_chain(&error))),
         StoreWork::Install(job) => Ran::Install(Input::Installed(job.run())),
         StoreWork::Ran(ran) => ran,
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dolmen_proto::raftpb::{Message, MessageType};
-use dolmen_types::{MemberId, hex_id};
+use dolmen_types::{MemberId, error_chain, hex_id};
 use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
@@ -183,7 +183,7 @@ async fn run_reader(peer: Arc<Peer>, kind: StreamKind) {
                 tracing::warn!(
                     remote_peer_id,
                     stream_reader_type,
-                    error = %chain(&error),
+                    error = %error_chain(&error),
                     "lost TCP streaming connection with remote peer"
                 );
                 // An end is no failure: the peer closes a stream when it gets a newer one.
@@ -197,7 +197,7 @@ async fn run_reader(peer: Arc<Peer>, kind: StreamKind) {
                     peer.shared.sink.removed_from_cluster();
                 }
                 if !matches!(error, DialError::Unsupported) {
-                    peer.stats.deactivate(stream_reader_type, "dial", &chain(&error));
+                    peer.stats.deactivate(stream_reader_type, "dial", &error_chain(&error));
                 }
             }
         }
@@ -327,7 +327,7 @@ async fn post(peer: Arc<Peer>, message: Message) {
             if matches!(error, PostError::Removed) {
                 peer.shared.sink.removed_from_cluster();
             }
-            peer.stats.deactivate(PIPELINE, "write", &chain(&error));
+            peer.stats.deactivate(PIPELINE, "write", &error_chain(&error));
             peer.report_unreachable();
             if message.r#type == MessageType::MsgSnap as i32 {
                 peer.shared.sink.snapshot_status(peer.id, false);
@@ -365,16 +365,4 @@ pub(crate) fn check_post(status: StatusCode, body: &[u8]) -> Result<(), PostErro
         StatusCode::FORBIDDEN => Err(PostError::Removed),
         _ => Err(PostError::Status(status)),
     }
-}
-
-/// An error and its causes on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }

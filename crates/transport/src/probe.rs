@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dolmen_types::hex_id;
+use dolmen_types::{error_chain, hex_id};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::http1::Call;
 use crate::net::IO_TIMEOUT;
-use crate::peer::{Peer, chain};
+use crate::peer::Peer;
 
 /// Shorter than the time after which a peer closes a quiet connection.
 const INTERVAL: Duration = Duration::from_secs(4);
@@ -71,7 +71,7 @@ async fn probe(peer: &Peer) -> Result<Duration, String> {
         limit: 4096,
         timeout: IO_TIMEOUT,
     };
-    let response = peer.shared.http.call(&url, call).await.map_err(|error| chain(&error))?;
+    let response = peer.shared.http.call(&url, call).await.map_err(|error| error_chain(&error))?;
     let took = began.elapsed();
     if response.status != StatusCode::OK {
         return Err(format!("status {}", response.status));

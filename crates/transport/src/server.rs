@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use dolmen_proto::raftpb::Message;
-use dolmen_types::hex_id;
+use dolmen_types::{error_chain, hex_id};
 use http::header::{ALLOW, CONNECTION, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -34,7 +34,6 @@ use crate::codec::{DecodeError, MESSAGE_LIMIT, Refusal, SNAPSHOT_MESSAGE_LIMIT, 
 use crate::config::{ListenSocket, PeerListener};
 use crate::http1::{Outgoing, answer, error, no_content};
 use crate::net::{BodyReader, Io, TLS_HANDSHAKE_TIMEOUT, WriteTimeout};
-use crate::peer::chain;
 use crate::shared::Shared;
 use crate::stream::{StreamBody, StreamKind};
 use crate::tls::ServerTls;
@@ -115,7 +114,7 @@ async fn serve(shared: Arc<Shared>, io: Box<dyn Io>, remote: Option<SocketAddr>,
         .serve_connection(TokioIo::new(WriteTimeout::new(secured)), service)
         .await;
     if let Err(error) = served {
-        tracing::debug!(?remote, error = %chain(&error), "a peer connection ended with an error");
+        tracing::debug!(?remote, error = %error_chain(&error), "a peer connection ended with an error");
     }
 }
 
@@ -193,7 +192,7 @@ async fn raft(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Outg
 async fn raft_message(shared: &Shared, request: Request<Incoming>) -> Response<Outgoing> {
     let failed = |what: &'static str, cause: &dyn std::error::Error, response: &str| {
         shared.stats.unknown_received_failures.fetch_add(1, Relaxed);
-        tracing::warn!(local_member_id = shared.member_hex, error = %chain(cause), "{what}");
+        tracing::warn!(local_member_id = shared.member_hex, error = %error_chain(cause), "{what}");
         error(StatusCode::BAD_REQUEST, response)
     };
     let bytes = match BodyReader::new(request.into_body()).read_to_end(MESSAGE_LIMIT).await {
@@ -288,7 +287,7 @@ async fn snapshot_body(shared: &Arc<Shared>, request: Request<Incoming>) -> Resp
         Err(cause) => {
             let text = match &cause {
                 DecodeError::TooLong(_) => "rafthttp: error limit exceeded".to_owned(),
-                _ => chain(&cause),
+                _ => error_chain(&cause),
             };
             tracing::warn!(local_member_id = shared.member_hex, error = text, "failed to decode Raft message");
             return error(StatusCode::BAD_REQUEST, &format!("failed to decode raft message ({text})"));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use dolmen_bolt::{BoltWriter, Plan, Source};
 use dolmen_proto::raftpb::{Message, MessageType};
-use dolmen_types::hex_id;
+use dolmen_types::{error_chain, hex_id};
 use http::{HeaderMap, Method};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use crate::codec::{DecodeError, Refusal, Segments, encode_framed};
 use crate::http1::{Outgoing, request};
 use crate::net::BodyReader;
-use crate::peer::{Peer, PostError, chain, check_post};
+use crate::peer::{Peer, PostError, check_post};
 use crate::shared::Shared;
 use crate::version;
 
@@ -56,7 +56,7 @@ pub(crate) async fn send(peer: Arc<Peer>, message: Message, source: Box<dyn Sour
         }
         Err(error) => {
             counts.failures.fetch_add(1, Relaxed);
-            let error_text = chain(&error);
+            let error_text = error_chain(&error);
             tracing::warn!(
                 snapshot_index = index,
                 remote_peer_id,
@@ -207,7 +207,7 @@ pub(crate) async fn receive(shared: &Arc<Shared>, message: Message, mut body: Bo
     stats.received_bytes.fetch_add(body.received, Relaxed);
     let (path, bytes) = saved.map_err(|error| {
         stats.snapshot_receive.failures.fetch_add(1, Relaxed);
-        let error = chain(&*error);
+        let error = error_chain(&*error);
         tracing::warn!(
             remote_snapshot_sender_id,
             incoming_snapshot_index = index,

@@ -116,6 +116,18 @@ pub fn hex_id(id: u64) -> String {
     format!("{id:x}")
 }
 
+/// An error and its causes on one line, as logs and refusals show them.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
