@@ -43,9 +43,20 @@ const CRATES: &[Crate] = &[
     core("node", &["types", "env", "proto", "bolt", "raft", "wal", "revlog", "mvcc", "lease", "watch", "machine"]),
     edge("transport", &["types", "env", "proto", "bolt", "node"]),
     edge("api", &["types", "env", "proto", "bolt", "revlog", "mvcc", "lease", "watch", "machine", "node"]),
+    edge("cli", &[]),
+    edge("client", &["proto"]),
+    edge("ctl", &["proto", "cli", "client"]),
+    edge(
+        "datadir",
+        &["types", "env", "proto", "bolt", "raft", "wal", "revlog", "mvcc", "lease", "machine", "node"],
+    ),
+    edge("utl", &["types", "env", "proto", "bolt", "wal", "mvcc", "cli", "datadir"]),
     edge(
         "server",
-        &["types", "env", "proto", "wal", "revlog", "mvcc", "lease", "watch", "machine", "node", "transport", "api"],
+        &[
+            "types", "env", "proto", "wal", "revlog", "mvcc", "lease", "watch", "machine", "node", "transport", "api", "cli",
+            "ctl", "datadir", "utl",
+        ],
     ),
     edge(
         "sim",

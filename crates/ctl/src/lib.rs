@@ -1,0 +1,3 @@
+//! etcdctl and etcd-defrag.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! etcdutl: snapshots and data directories, worked on as files.
+
+#![forbid(unsafe_code)]
