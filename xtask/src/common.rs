@@ -1,11 +1,14 @@
-//! etcd's own `tests/common`, run against Dolmen as `etcd`, and held to a committed list of expected failures.
+//! etcd's own suites, run against Dolmen and held to committed lists.
+//!
+//! `tests/common` with Dolmen as `etcd` and Go's tools judges the server; `tests/common` and `tests/e2e` with Go's `etcd` and
+//! Dolmen as `etcdctl` and `etcdutl` judge the tools.
 //!
 //! Each function runs by itself, so that one that hangs takes only its own time. A test path, `TestKVPut/NoTLS`, is
-//! judged when it has no parts of its own. `interop/common-expected.txt` says which may fail and why; the run fails when
-//! one fails that is not listed, and when a listed one passes.
+//! judged when it has no parts of its own. The list says which may fail and why; the run fails when one fails that is not
+//! listed, and when a listed one passes.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -40,46 +43,146 @@ const QUICK: &[&str] = &[
     "TestSnapshotWithNoAuth",
 ];
 
+/// What of `tests/e2e` asks something of the tools.
+const TOOL_FUNCTIONS: [&str; 4] = ["TestCtlV3", "TestUtl", "TestMakeMirror", "TestAuthority"];
+
+/// Of these, the quick run's: short ones that between them call most commands.
+const QUICK_TOOL_FUNCTIONS: &[&str] = &[
+    "TestCtlV3GetFormat",
+    "TestCtlV3GetRev",
+    "TestCtlV3GetKeysOnly",
+    "TestCtlV3PutIgnoreLease",
+    "TestCtlV3PutTimeout",
+    "TestCtlV3WatchNoTLS",
+    "TestCtlV3WatchInteractiveNoTLS",
+    "TestCtlV3LeaseKeepAliveNoTLS",
+    "TestCtlV3Lock",
+    "TestCtlV3Elect",
+    "TestCtlV3MakeMirror",
+    "TestCtlV3MemberListWithHex",
+    "TestCtlV3AuthCertCN",
+    "TestCtlV3SnapshotCorrupt",
+    "TestCtlV3SnapshotStatusBeforeRestore",
+    "TestCtlV3CompletionBash",
+    "TestCtlV3Version",
+];
+
 /// Parts of the mixed run, in the tests' own names.
 const MIXED: [&str; 2] = ["MinorityLastVersion", "QuorumLastVersion"];
 
-pub fn run(server: &Path, forms: Forms, quick: bool, only: Option<&str>) -> Result {
-    let mut judges = vec![Judge::CommonTest, Judge::Etcdctl, Judge::Etcdutl];
-    if forms == Forms::Mixed {
-        judges.push(Judge::Etcd36);
-    }
-    go::build(&judges)?;
-    let expected = Expected::parse(&run::read(&run::root().join("interop/common-expected.txt"))?)?;
-    let scratch = Scratch::new("common")?;
-    let bin = scratch.dir.join("bin");
-    run::make_dir(&bin)?;
-    run::place(server, &bin.join("etcd"))?;
-    run::place(&Judge::Etcdctl.path(), &bin.join("etcdctl"))?;
-    run::place(&Judge::Etcdutl.path(), &bin.join("etcdutl"))?;
-    if forms == Forms::Mixed {
-        run::place(&Judge::Etcd36.path(), &bin.join("etcd-last-release"))?;
-    }
-    // The suite wants to run in its package's folder, beside its fixtures.
-    let module = go::module_dir("go.etcd.io/etcd/tests/v3")?;
-    let tests = scratch.dir.join("tests");
-    run::copy_tree(&module.join("common"), &tests.join("common"))?;
-    run::copy_tree(&module.join("fixtures"), &tests.join("fixtures"))?;
+/// A suite with what it is run against.
+struct Suite<'a> {
+    /// Folder of the package below the module `tests`.
+    package: &'static str,
+    judge: Judge,
+    /// By the names the suite calls them.
+    binaries: Vec<(&'static str, PathBuf)>,
+    /// The committed list, in `interop`.
+    list: &'static str,
+    forms: Forms,
+    /// One member without TLS only.
+    minimal: bool,
+    wanted: &'a dyn Fn(&str) -> bool,
+    /// Whether everything the list names was asked for.
+    whole: bool,
+}
 
-    let listed = run::text(Command::new(Judge::CommonTest.path()).args(["-test.list", "."]))?;
-    let functions: Vec<&str> = listed.lines().filter(|line| line.starts_with("Test")).collect();
-    if let Some(wrong) = expected.entries.iter().find(|entry| !functions.contains(&entry.path[0].as_str())) {
-        return Err(format!("interop/common-expected.txt names {}, which is no function", wrong.path[0]));
+/// `tests/common` against `server`, with Go's tools.
+pub fn run(server: &Path, forms: Forms, quick: bool, only: Option<&str>) -> Result {
+    let mut binaries =
+        vec![("etcd", server.to_owned()), ("etcdctl", Judge::Etcdctl.build()?), ("etcdutl", Judge::Etcdutl.build()?)];
+    if forms == Forms::Mixed {
+        binaries.push(("etcd-last-release", Judge::Etcd36.build()?));
     }
-    let wanted = |function: &&str| match only {
-        Some(part) => function.contains(part),
-        None => !quick || QUICK.contains(function),
+    Suite {
+        package: "common",
+        judge: Judge::CommonTest,
+        binaries,
+        list: "common-expected.txt",
+        forms,
+        minimal: quick,
+        wanted: &|function| match only {
+            Some(part) => function.contains(part),
+            None => !quick || QUICK.contains(&function),
+        },
+        whole: !quick && only.is_none(),
+    }
+    .run()
+}
+
+/// `tests/common` and what `tests/e2e` has for tools, with Go's server, and `tools` (the binary `dolmen`, or `None` for Go's
+/// own as the control) called as `etcdctl` and `etcdutl`.
+pub fn run_tools(tools: Option<&Path>, quick: bool, only: Option<&str>) -> Result {
+    let tool = |judge: Judge| match tools {
+        Some(dolmen) => Ok(dolmen.to_owned()),
+        None => judge.build(),
     };
-    let mut results = Results::default();
-    for function in functions.into_iter().filter(wanted) {
-        let mut command = Command::new(Judge::CommonTest.path());
-        command.current_dir(tests.join("common")).args(["-test.v", "-test.run", &format!("^{function}$")]);
+    let binaries =
+        vec![("etcd", Judge::Etcd37.build()?), ("etcdctl", tool(Judge::Etcdctl)?), ("etcdutl", tool(Judge::Etcdutl)?)];
+    let mut failures = Vec::new();
+    for (package, judge) in [("e2e", Judge::E2eTest), ("common", Judge::CommonTest)] {
+        let suite = Suite {
+            package,
+            judge,
+            binaries: binaries.clone(),
+            list: "tools-expected.txt",
+            forms: Forms::OneRelease,
+            minimal: true,
+            wanted: &|function| match only {
+                Some(part) => function.contains(part),
+                None if package == "e2e" && quick => QUICK_TOOL_FUNCTIONS.contains(&function),
+                None if package == "e2e" => TOOL_FUNCTIONS.iter().any(|prefix| function.starts_with(prefix)),
+                None => !quick || QUICK.contains(&function),
+            },
+            whole: false,
+        };
+        failures.extend(suite.run().err());
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+impl Suite<'_> {
+    fn run(&self) -> Result {
+        go::check()?;
+        self.judge.build()?;
+        let expected = Expected::read(self.list)?;
+        let scratch = Scratch::new(self.package)?;
+        let bin = scratch.dir.join("bin");
+        run::make_dir(&bin)?;
+        for (name, path) in &self.binaries {
+            run::place(path, &bin.join(name))?;
+        }
+        // The suite wants to run in its package's folder, beside its fixtures.
+        let module = go::module_dir("go.etcd.io/etcd/tests/v3")?;
+        let tests = scratch.dir.join("tests");
+        run::copy_tree(&module.join(self.package), &tests.join(self.package))?;
+        run::copy_tree(&module.join("fixtures"), &tests.join("fixtures"))?;
+
+        let mut list = Command::new(self.judge.path());
+        list.current_dir(tests.join(self.package))
+            .args(["-test.list", "."])
+            .arg(format!("--bin-dir={}", bin.display()));
+        let listed = run::text(&mut list)?;
+        let functions: Vec<&str> = listed.lines().filter(|line| line.starts_with("Test")).collect();
+        if let Some(wrong) =
+            expected.entries.iter().find(|entry| self.whole && !functions.contains(&entry.path[0].as_str()))
+        {
+            return Err(format!("interop/{} names {}, which is no function", self.list, wrong.path[0]));
+        }
+        let mut results = Results::default();
+        for function in functions.into_iter().filter(|function| (self.wanted)(function)) {
+            let found = self.one(function, &scratch, &bin, &tests, &expected)?;
+            results.0.extend(found.0);
+        }
+        self.report(&results, &expected)
+    }
+
+    /// Runs one function and says what came of it.
+    fn one(&self, function: &str, scratch: &Scratch, bin: &Path, tests: &Path, expected: &Expected) -> Result<Results> {
+        let mut command = Command::new(self.judge.path());
+        command.current_dir(tests.join(self.package)).args(["-test.v", "-test.run", &format!("^{function}$")]);
         command.arg(format!("--bin-dir={}", bin.display()));
-        if quick {
+        if self.minimal {
             command.env("E2E_TEST_MINIMAL", "true");
         }
         let mut said = Vec::new();
@@ -93,63 +196,61 @@ pub fn run(server: &Path, forms: Forms, quick: bool, only: Option<&str>) -> Resu
             found.0.insert(function.to_owned(), Outcome::Fail);
         }
         let leaves = found.leaves();
-        let faults: Vec<&String> = leaves
-            .iter()
-            .filter(|(path, outcome)| expected.judge(path, **outcome).is_err())
-            .map(|(path, _)| path)
-            .collect();
+        let faults = leaves.iter().filter(|(path, outcome)| expected.judge(path, **outcome).is_err()).count();
         let failed = leaves.values().filter(|outcome| **outcome == Outcome::Fail).count();
         let seconds = begin.elapsed().as_secs_f64();
-        println!(
-            "{function}: {} results, {failed} failed, {} not as expected, {seconds:.0} s",
-            leaves.len(),
-            faults.len()
-        );
-        if !faults.is_empty() {
+        println!("{function}: {} results, {failed} failed, {faults} not as expected, {seconds:.0} s", leaves.len());
+        if faults > 0 {
             let log = run::target().join("xtask").join(format!("{function}.log"));
             run::write(&log, &said.join("\n"))?;
             println!("  its output: {}", log.display());
         }
         run::flush();
-        results.0.extend(found.0);
+        Ok(found)
     }
-    report(&results, &expected, forms, !quick && only.is_none())
-}
 
-fn report(results: &Results, expected: &Expected, forms: Forms, whole: bool) -> Result {
-    let leaves = results.leaves();
-    let (mut good, mut faults) = (0, Vec::new());
-    let mut lines = String::new();
-    for (path, outcome) in &leaves {
-        lines.push_str(&format!("{outcome:?} {path}\n"));
-        match expected.judge(path, *outcome) {
-            Ok(()) => good += 1,
-            Err(why) => faults.push(format!("{path}: {why}")),
+    fn report(&self, results: &Results, expected: &Expected) -> Result {
+        let leaves = results.leaves();
+        let (mut good, mut faults) = (0, Vec::new());
+        let mut lines = String::new();
+        for (path, outcome) in &leaves {
+            lines.push_str(&format!("{outcome:?} {path}\n"));
+            match expected.judge(path, *outcome) {
+                Ok(()) => good += 1,
+                Err(why) => faults.push(format!("{path}: {why}")),
+            }
         }
+        run::write(&run::target().join(format!("xtask/{}-results.txt", self.package)), &lines)?;
+        // After a whole run every line of the list has to have been of use.
+        let used =
+            |entry: &&Entry| leaves.iter().any(|(path, outcome)| *outcome == Outcome::Fail && entry.covers(path));
+        let idle = expected.entries.iter().filter(|_| self.whole).filter(|entry| !entry.either && !used(entry));
+        faults
+            .extend(idle.map(|entry| format!("{}: in interop/{}, and did not fail", entry.path.join("/"), self.list)));
+        for part in MIXED.iter().filter(|_| self.forms == Forms::Mixed) {
+            let of = |outcome| leaves.iter().filter(|(path, o)| path.contains(part) && **o == outcome).count();
+            println!(
+                "{part}: {} passed, {} failed, {} skipped",
+                of(Outcome::Pass),
+                of(Outcome::Fail),
+                of(Outcome::Skip)
+            );
+        }
+        let of = |outcome| leaves.values().filter(|found| **found == outcome).count();
+        println!(
+            "tests/{}: {} passed, {} failed, {} skipped; {} not as expected",
+            self.package,
+            of(Outcome::Pass),
+            of(Outcome::Fail),
+            of(Outcome::Skip),
+            faults.len()
+        );
+        run::count(good, faults.len() as u64);
+        if leaves.is_empty() {
+            return Err("nothing ran".into());
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
     }
-    run::write(&run::target().join("xtask/common-results.txt"), &lines)?;
-    // After a whole run every line of the list has to have been of use.
-    let used = |entry: &&Entry| leaves.iter().any(|(path, outcome)| *outcome == Outcome::Fail && entry.covers(path));
-    for entry in expected.entries.iter().filter(|_| whole).filter(|entry| !entry.either && !used(entry)) {
-        faults.push(format!("{}: listed in interop/common-expected.txt, and did not fail", entry.path.join("/")));
-    }
-    for part in MIXED.iter().filter(|_| forms == Forms::Mixed) {
-        let of = |outcome| leaves.iter().filter(|(path, o)| path.contains(part) && **o == outcome).count();
-        println!("{part}: {} passed, {} failed, {} skipped", of(Outcome::Pass), of(Outcome::Fail), of(Outcome::Skip));
-    }
-    let of = |outcome| leaves.values().filter(|found| **found == outcome).count();
-    println!(
-        "tests/common: {} passed, {} failed, {} skipped; {} not as expected",
-        of(Outcome::Pass),
-        of(Outcome::Fail),
-        of(Outcome::Skip),
-        faults.len()
-    );
-    run::count(good, faults.len() as u64);
-    if leaves.is_empty() {
-        return Err("nothing ran".into());
-    }
-    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +302,8 @@ impl Results {
 
 /// The committed list.
 struct Expected {
+    /// File name, below `interop`.
+    list: String,
     entries: Vec<Entry>,
 }
 
@@ -213,7 +316,11 @@ struct Entry {
 }
 
 impl Expected {
-    fn parse(text: &str) -> Result<Self> {
+    fn read(list: &str) -> Result<Self> {
+        Self::parse(list, &run::read(&run::root().join("interop").join(list))?)
+    }
+
+    fn parse(list: &str, text: &str) -> Result<Self> {
         let mut entries = Vec::new();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let (rest, either) = match line.strip_prefix('?') {
@@ -222,11 +329,11 @@ impl Expected {
             };
             let (path, why) = rest
                 .split_once("  ")
-                .ok_or_else(|| format!("interop/common-expected.txt: {line:?} has no reason behind two spaces"))?;
+                .ok_or_else(|| format!("interop/{list}: {line:?} has no reason behind two spaces"))?;
             let path = path.split('/').map(str::to_owned).collect();
             entries.push(Entry { path, why: why.trim().to_owned(), either });
         }
-        Ok(Self { entries })
+        Ok(Self { list: list.to_owned(), entries })
     }
 
     fn judge(&self, path: &str, outcome: Outcome) -> Result {
@@ -234,7 +341,7 @@ impl Expected {
         match (outcome, entry) {
             (Outcome::Fail, None) => Err("failed".into()),
             (Outcome::Pass, Some(entry)) if !entry.either => {
-                Err(format!("passes, and interop/common-expected.txt says it cannot: {}", entry.why))
+                Err(format!("passes, and interop/{} says it cannot: {}", self.list, entry.why))
             }
             _ => Ok(()),
         }
@@ -276,13 +383,13 @@ noise --- PASS: TestC (0.10s)
 
     #[test]
     fn both_kinds_of_surprise_are_faults() {
-        let expected = Expected::parse("# list\nTestA/*  why\n? TestB  flaky by itself\n").expect("fine");
+        let expected = Expected::parse("list", "# list\nTestA/*  why\n? TestB  flaky by itself\n").expect("fine");
         assert!(expected.judge("TestA/TLS_1", Outcome::Fail).is_ok());
         assert!(expected.judge("TestA/NoTLS", Outcome::Pass).is_err());
         assert!(expected.judge("TestA/NoTLS/deeper", Outcome::Skip).is_ok());
         assert!(expected.judge("TestB", Outcome::Pass).is_ok());
         assert!(expected.judge("TestC", Outcome::Fail).is_err());
         assert!(expected.judge("TestC", Outcome::Pass).is_ok());
-        assert!(Expected::parse("TestA no reason").is_err());
+        assert!(Expected::parse("list", "TestA no reason").is_err());
     }
 }

@@ -39,6 +39,8 @@ pub enum Judge {
     Etcdutl,
     /// etcd's `tests/common`.
     CommonTest,
+    /// etcd's `tests/e2e`.
+    E2eTest,
     /// Our tests with the Go client.
     InteropTest,
     Differential,
@@ -61,6 +63,7 @@ impl Judge {
             Judge::CommonTest => {
                 ("common.test", "", &["test", "-c", "-tags", "e2e"], "go.etcd.io/etcd/tests/v3/common")
             }
+            Judge::E2eTest => ("e2e.test", "", &["test", "-c", "-tags", "e2e"], "go.etcd.io/etcd/tests/v3/e2e"),
             Judge::InteropTest => ("interop.test", "", &["test", "-c"], "."),
             Judge::Differential => ("differential", "", BUILD, "./cmd/differential"),
             Judge::Kill9 => ("kill9", "", BUILD, "./cmd/kill9"),

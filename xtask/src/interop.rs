@@ -20,6 +20,7 @@ enum Suite {
     Differential,
     Kill9,
     Files,
+    Tools,
 }
 
 const SUITES: &[(&str, Suite)] = &[
@@ -29,6 +30,7 @@ const SUITES: &[(&str, Suite)] = &[
     ("kill9", Suite::Kill9),
     ("common", Suite::Common),
     ("mixed", Suite::Mixed),
+    ("tools", Suite::Tools),
 ];
 
 pub fn run(arguments: &[String]) -> Result {
@@ -36,10 +38,12 @@ pub fn run(arguments: &[String]) -> Result {
     // A run that takes an hour is worth a second binary: any server can be judged, Go's as the control.
     let mut server = None;
     let mut functions = None;
+    let mut control = false;
     let mut arguments = Arguments::new(arguments);
     while let Some(name) = arguments.next_name() {
         match name {
             "--quick" => quick = true,
+            "--control" => control = true,
             "--server" => server = Some(PathBuf::from(arguments.value(name)?)),
             "--run" => functions = Some(arguments.value(name)?.to_owned()),
             "--suite" => {
@@ -69,6 +73,7 @@ pub fn run(arguments: &[String]) -> Result {
             Suite::Kill9 => kill9(&server, quick),
             Suite::Common => common::run(&server, Forms::OneRelease, quick, functions.as_deref()),
             Suite::Mixed => common::run(&server, Forms::Mixed, quick, functions.as_deref()),
+            Suite::Tools => common::run_tools((!control).then_some(&server), quick, functions.as_deref()),
         });
         failures.extend(outcome.err());
     }
