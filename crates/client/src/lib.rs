@@ -1,3 +1,27 @@
 //! A client of an etcd v3 cluster.
+//!
+//! ```no_run
+//! use dolmen_client::{Client, Config, pb};
+//!
+//! # async fn example() -> Result<(), dolmen_client::Error> {
+//! let client = Client::connect(Config::new(["http://127.0.0.1:2379"])).await?;
+//! client.put(pb::PutRequest { key: "greeting".into(), value: "hello".into(), ..Default::default() }).await?;
+//! let found = client.range(pb::RangeRequest { key: "greeting".into(), ..Default::default() }).await?;
+//! assert_eq!(&found.kvs[0].value[..], b"hello");
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
+
+mod client;
+mod config;
+mod error;
+mod streaming;
+
+pub use client::Client;
+pub use config::{Config, Field, Level, Log, Notice, Tls};
+pub use dolmen_proto::etcdserverpb as pb;
+pub use dolmen_proto::{authpb, mvccpb, v3electionpb, v3lockpb};
+pub use error::{ConnectionError, ConnectionReason, Error, code, text};
+pub use streaming::Streaming;
