@@ -69,8 +69,6 @@ pub struct WatchView<'a> {
     pub canceled: bool,
     pub created: bool,
     pub cancel_reason: &'a str,
-    /// The watch ended at the client: Go's library has no list of events then, rather than an empty one.
-    pub closed: bool,
 }
 
 /// Writes answers to stdout in the format that was asked for.
