@@ -7,6 +7,7 @@ use crate::common::{self, Forms};
 use crate::files;
 use crate::go::{self, Judge};
 use crate::run::{self, Arguments, Result, Scratch, stage};
+use crate::scripts;
 
 /// What differs between 3.6.16 and 3.7 and is known; `differential --list` explains each.
 const KNOWN_DIFFERENCES: &str =
@@ -21,6 +22,7 @@ enum Suite {
     Kill9,
     Files,
     Tools,
+    Scripts,
 }
 
 const SUITES: &[(&str, Suite)] = &[
@@ -31,6 +33,7 @@ const SUITES: &[(&str, Suite)] = &[
     ("common", Suite::Common),
     ("mixed", Suite::Mixed),
     ("tools", Suite::Tools),
+    ("scripts", Suite::Scripts),
 ];
 
 pub fn run(arguments: &[String]) -> Result {
@@ -74,6 +77,7 @@ pub fn run(arguments: &[String]) -> Result {
             Suite::Common => common::run(&server, Forms::OneRelease, quick, functions.as_deref()),
             Suite::Mixed => common::run(&server, Forms::Mixed, quick, functions.as_deref()),
             Suite::Tools => common::run_tools((!control).then_some(&server), quick, functions.as_deref()),
+            Suite::Scripts => scripts::run(&server, quick, functions.as_deref()),
         });
         failures.extend(outcome.err());
     }

@@ -22,6 +22,8 @@ struct Member {
     program: PathBuf,
     arguments: Vec<String>,
     client: String,
+    /// Where it answers `/health` in the clear; its client address, unless that speaks TLS.
+    health: String,
     data: PathBuf,
     log: PathBuf,
     process: Option<Child>,
@@ -34,27 +36,55 @@ impl Cluster {
     /// # Errors
     /// They do not get ready; names the log.
     pub fn start(program: &Path, count: usize, dir: &Path, extra: &[&str]) -> Result<Self> {
-        let ports = free_ports(2 * count)?;
-        let peer = |i: usize| format!("http://127.0.0.1:{}", ports[2 * i + 1]);
+        Self::start_with(program, count, dir, extra, false)
+    }
+
+    /// As [`Cluster::start`], with client ports that want certificates of etcd's test fixtures in `tls`: `server.crt` serves
+    /// and is taken from clients, `ca.crt` vouches for it, and the host is `localhost`.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start_tls(program: &Path, count: usize, dir: &Path, tls: &Path) -> Result<Self> {
+        let file = |name: &str| tls.join(name).display().to_string();
+        let (cert, key, ca) = (file("server.crt"), file("server.key.insecure"), file("ca.crt"));
+        let extra = [
+            format!("--cert-file={cert}"),
+            format!("--key-file={key}"),
+            format!("--trusted-ca-file={ca}"),
+            "--client-cert-auth".to_owned(),
+        ];
+        let extra: Vec<&str> = extra.iter().map(String::as_str).collect();
+        Self::start_with(program, count, dir, &extra, true)
+    }
+
+    fn start_with(program: &Path, count: usize, dir: &Path, extra: &[&str], tls: bool) -> Result<Self> {
+        let ports = free_ports(3 * count)?;
+        let peer = |i: usize| format!("http://127.0.0.1:{}", ports[3 * i + 1]);
         let initial: Vec<String> = (0..count).map(|i| format!("m{i}={}", peer(i))).collect();
+        let (scheme, host) = if tls { ("https", "localhost") } else { ("http", "127.0.0.1") };
         run::make_dir(dir)?;
         let mut members = Vec::new();
         for i in 0..count {
-            let client = format!("127.0.0.1:{}", ports[2 * i]);
+            let client = format!("{host}:{}", ports[3 * i]);
+            let metrics = format!("127.0.0.1:{}", ports[3 * i + 2]);
             let data = dir.join(format!("m{i}"));
             let mut arguments = vec![
                 format!("--name=m{i}"),
                 format!("--data-dir={}", data.display()),
-                format!("--listen-client-urls=http://{client}"),
-                format!("--advertise-client-urls=http://{client}"),
+                format!("--listen-client-urls={scheme}://127.0.0.1:{}", ports[3 * i]),
+                format!("--advertise-client-urls={scheme}://{client}"),
                 format!("--listen-peer-urls={}", peer(i)),
                 format!("--initial-advertise-peer-urls={}", peer(i)),
                 format!("--initial-cluster={}", initial.join(",")),
                 "--log-level=error".to_owned(),
             ];
+            if tls {
+                arguments.push(format!("--listen-metrics-urls=http://{metrics}"));
+            }
             arguments.extend(extra.iter().map(ToString::to_string));
             let log = dir.join(format!("m{i}.log"));
-            members.push(Member { program: program.to_owned(), arguments, client, data, log, process: None });
+            let health = if tls { metrics } else { client.clone() };
+            members.push(Member { program: program.to_owned(), arguments, client, health, data, log, process: None });
         }
         let mut cluster = Self { members };
         cluster.restart()?;
@@ -79,8 +109,8 @@ impl Cluster {
             format!("--initial-cluster={}={}", restored.name, restored.peer),
         ];
         let log = data.with_extension("log");
-        let member =
-            Member { program: program.to_owned(), arguments, client, data: data.to_owned(), log, process: None };
+        let (program, data, health) = (program.to_owned(), data.to_owned(), client.clone());
+        let member = Member { program, arguments, client, health, data, log, process: None };
         let mut cluster = Self { members: vec![member] };
         cluster.restart()?;
         Ok(cluster)
@@ -104,6 +134,11 @@ impl Cluster {
     /// Client addresses, comma separated, as the tools want them.
     pub fn endpoints(&self) -> String {
         self.members.iter().map(|member| member.client.as_str()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Client address of one member.
+    pub fn client(&self, member: usize) -> &str {
+        &self.members[member].client
     }
 
     pub fn data(&self, member: usize) -> &Path {
@@ -186,7 +221,7 @@ impl Member {
     }
 
     fn wait_ready(&mut self, begin: Instant) -> Result {
-        while !healthy(&self.client) {
+        while !healthy(&self.health) {
             let ended = self.process.as_mut().map(Child::try_wait);
             if let Some(Ok(Some(status))) = ended {
                 return Err(format!("{} ended ({status}): {}", self.program.display(), self.last_words()));
@@ -224,7 +259,7 @@ fn healthy(address: &str) -> bool {
 }
 
 /// Ports nobody listens on now.
-fn free_ports(count: usize) -> Result<Vec<u16>> {
+pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     let listen = || TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"));
     // Held all at once, so that they differ.
     let held: Vec<TcpListener> = (0..count).map(|_| listen()).collect::<Result<_>>()?;
