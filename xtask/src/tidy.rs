@@ -69,6 +69,7 @@ const CRATES: &[Crate] = &[
             "utl",
         ],
     ),
+    edge("load", &["proto"]),
     edge(
         "sim",
         &["types", "env", "proto", "bolt", "raft", "wal", "revlog", "mvcc", "lease", "watch", "machine", "node"],
