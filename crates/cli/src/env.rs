@@ -1,0 +1,102 @@
+//! Flags from environment variables: `ETCDCTL_DIAL_TIMEOUT` for `--dial-timeout`.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+
+use crate::flags::FlagSet;
+use crate::zap::{Field, Level, Logger};
+use crate::{Failure, words};
+
+/// `prefix`: with its underscore, `ETCDCTL_`.
+pub(crate) fn variable(prefix: &str, flag: &str) -> String {
+    format!("{prefix}{}", flag.to_uppercase().replace('-', "_"))
+}
+
+/// Sets flags of `set` that come from above and were not given. See [`crate::Call::environment`].
+pub(crate) fn apply(
+    set: &mut FlagSet,
+    prefix: &str,
+    silent: &[&str],
+    environment: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<(), Failure> {
+    let environment: Vec<(String, String)> =
+        environment.map(|(name, value)| (words::from_os(name), words::from_os(value))).collect();
+    let mut given = BTreeSet::new();
+    let mut used = BTreeSet::new();
+    let flags: Vec<(&'static str, bool)> =
+        set.entries().iter().filter(|entry| entry.inherited).map(|entry| (entry.flag.name, entry.changed)).collect();
+    for (name, changed) in flags {
+        let key = variable(prefix, name);
+        if changed {
+            given.insert(key);
+        } else if let Some((_, value)) = environment.iter().find(|(other, value)| *other == key && !value.is_empty()) {
+            // etcdctl drops the error of a value that does not parse.
+            let _ = set.set_by_name(name, value);
+            used.insert(key);
+        }
+    }
+    for name in silent {
+        let key = variable(prefix, name);
+        if environment.iter().any(|(other, value)| *other == key && !value.is_empty()) {
+            used.insert(key);
+        }
+    }
+    let logger = Logger::json();
+    for (name, value) in environment.iter().filter(|(name, _)| !used.contains(name)) {
+        if given.contains(name) {
+            let text = "conflicting environment variable is shadowed by corresponding command-line flag (either unset environment \
+                        variable or disable flag))";
+            logger.log(Level::Fatal, "flags/flag.go:86", text, &[("environment-variable", Field::text(name))]);
+            return Err(Failure::silent(1));
+        }
+        if name.starts_with(prefix) {
+            let text = Field::text(&format!("{name}={value}"));
+            logger.log(
+                Level::Warn,
+                "flags/flag.go:94",
+                "unrecognized environment variable",
+                &[("environment-variable", text)],
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Command, Flag};
+
+    static CHILD: Command = Command { usage: "get", ..Command::NEW };
+    static ROOT: Command = Command {
+        usage: "ctl",
+        persistent: &[
+            Flag::boolean("hex", "hex"),
+            Flag::duration("dial-timeout", "2s", "t"),
+            Flag::list("eps", "a", "e"),
+        ],
+        commands: &[&CHILD],
+        ..Command::NEW
+    };
+
+    fn applied(words: &[&str], environment: &[(&str, &str)]) -> Result<Vec<String>, Failure> {
+        let mut set = FlagSet::of(&[&ROOT, &CHILD], true);
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        assert!(set.parse(&words).is_ok());
+        let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+        apply(&mut set, "CTL_", &[], environment)?;
+        let changed = set.entries().iter().filter(|entry| entry.changed);
+        Ok(changed.map(|entry| format!("{}={}", entry.flag.name, entry.value.shown())).collect())
+    }
+
+    #[test]
+    fn variables_set_flags() {
+        let environment = [("CTL_HEX", "true"), ("CTL_DIAL_TIMEOUT", "3s"), ("CTL_EPS", "b,c"), ("OTHER", "x")];
+        assert_eq!(
+            applied(&[], &environment),
+            Ok(vec!["dial-timeout=3s".into(), "eps=[b,c]".into(), "hex=true".into()])
+        );
+        assert_eq!(applied(&["--hex"], &environment), Err(Failure::silent(1)));
+        assert_eq!(applied(&[], &[("CTL_HEX", "maybe"), ("CTL_NONE", "1")]), Ok(vec![]));
+    }
+}
