@@ -8,7 +8,7 @@ use prost::Message;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::streaming::Streaming;
+use crate::streaming::{Requests, Streaming};
 
 /// A handle on a cluster. Clones share connections and token.
 #[derive(Clone)]
@@ -197,5 +197,31 @@ impl Client {
         _: &Q,
     ) -> Result<Streaming<R>, Error> {
         Err(Error::client(format!("{path}: no transport")))
+    }
+
+    pub(crate) async fn duplex<Q, R>(&self, path: &'static str) -> Result<(Requests<Q>, Streaming<R>), Error> {
+        Err(Error::client(format!("{path}: no transport")))
+    }
+
+    pub(crate) fn dial_timeout(&self) -> Duration {
+        self.shared.config.dial_timeout
+    }
+
+    pub(crate) async fn refresh_token(&self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    pub(crate) fn renews_token_for(&self, _: &Error) -> bool {
+        false
+    }
+
+    pub(crate) async fn within_limit<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        match self.timeout {
+            None => call.await,
+            Some(limit) => match tokio::time::timeout(limit, call).await {
+                Ok(done) => done,
+                Err(_) => Err(Error::deadline()),
+            },
+        }
     }
 }

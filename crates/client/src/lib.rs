@@ -15,13 +15,23 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod concurrency;
 mod config;
+pub mod discovery;
 mod error;
+mod lease;
 mod streaming;
+mod watch;
 
 pub use client::Client;
+pub use concurrency::{
+    DEFAULT_SESSION_TTL, Election, LOCK_RELEASED, LOCKED, Mutex, NO_LEADER, NOT_LEADER, Observer, SESSION_EXPIRED,
+    Session, prefix_range_end,
+};
 pub use config::{Config, Field, Level, Log, Notice, Tls};
 pub use dolmen_proto::etcdserverpb as pb;
 pub use dolmen_proto::{authpb, mvccpb, v3electionpb, v3lockpb};
 pub use error::{ConnectionError, ConnectionReason, Error, code, text};
+pub use lease::KeepAlive;
 pub use streaming::Streaming;
+pub use watch::{WatchHandle, Watcher, watch_error};
