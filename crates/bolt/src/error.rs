@@ -82,6 +82,10 @@ pub enum Fault {
     Unreachable,
     /// The free list is not strictly ascending.
     FreeList,
+    /// Keys and values do not lie one behind the other.
+    Gap,
+    /// A plain value stands among the buckets of the root.
+    NotABucket,
 }
 
 impl Fault {
@@ -109,6 +113,8 @@ impl Fault {
             Self::FreeInUse => "page both free and in use",
             Self::Unreachable => "page neither free nor in use",
             Self::FreeList => "free list out of order",
+            Self::Gap => "gap between elements",
+            Self::NotABucket => "plain value where a bucket should be",
         }
     }
 }

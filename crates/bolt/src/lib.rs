@@ -24,6 +24,8 @@
 //! Nothing in a file is believed: every offset, count, length and page number is checked against the page it stands in
 //! and the file; a child page must hold keys within the bounds its parent gives, so no page can be walked twice and no
 //! cycle can run. The answer to any bytes is a result or an [`Error`] that names the page, never a panic.
+//! [`BoltReader::verify`] checks a whole file and hands out what it holds on the way; [`raw`] shows single pages as they are,
+//! broken or not.
 //!
 //! # Writing
 //!
@@ -38,20 +40,25 @@
 
 #![forbid(unsafe_code)]
 
+mod edit;
 mod error;
 mod layout;
 mod page;
+pub mod raw;
 mod read_at;
 mod reader;
 mod source;
 mod trailer;
+mod verify;
 mod writer;
 
+pub use edit::{Edit, Patch};
 pub use error::{Error, Fault, WriteError};
 pub use read_at::ReadAt;
 pub use reader::{BoltReader, Bucket, BucketReport, Pairs, ReaderSource, Report};
 pub use source::{MemorySource, Source};
 pub use trailer::{HashingWriter, TRAILER_LEN, has_trailer, verify_trailer};
+pub use verify::{Finding, FindingError, Visitor};
 pub use writer::{BoltWriter, Plan};
 
 /// The page size of files made here, in bytes. Files read may use another.

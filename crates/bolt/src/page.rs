@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use bytes::{Buf, Bytes};
 
-use crate::layout::{ELEMENT_LEN, HEADER_LEN, Kind};
+pub(crate) use crate::layout::HEADER_LEN;
+use crate::layout::{ELEMENT_LEN, Kind};
 use crate::{Fault, MAX_KEY_LEN};
 
 pub(crate) const FLAG_BRANCH: u16 = 0x01;
@@ -127,6 +128,8 @@ pub(crate) struct Page {
     pub kind: Kind,
     pub bytes: Bytes,
     elements: Vec<Element>,
+    /// Keys and values lie one behind the other, from the end of the table on.
+    packed: bool,
 }
 
 impl Page {
@@ -184,7 +187,13 @@ impl Page {
         if !ascending {
             return Err(Fault::Order);
         }
-        Ok(Self { id, kind, bytes, elements })
+        let mut end = HEADER_LEN + elements.len() * ELEMENT_LEN;
+        let mut packed = true;
+        for element in &elements {
+            packed &= element.key.start == end;
+            end = element.value.end;
+        }
+        Ok(Self { id, kind, bytes, elements, packed })
     }
 
     /// The page inside the value of an inline bucket.
@@ -199,6 +208,25 @@ impl Page {
 
     pub(crate) fn len(&self) -> usize {
         self.elements.len()
+    }
+
+    pub(crate) fn is_packed(&self) -> bool {
+        self.packed
+    }
+
+    /// Where the last element ends, counted from the start of the page.
+    pub(crate) fn end(&self) -> usize {
+        self.elements.last().map_or(HEADER_LEN, |last| last.value.end)
+    }
+
+    /// From the first key to the end of the last value; what lies between elements of a page that is not packed, too.
+    pub(crate) fn data(&self) -> &[u8] {
+        let start = self.elements.first().map_or(self.end(), |first| first.key.start);
+        &self.bytes[start..self.end()]
+    }
+
+    pub(crate) fn value(&self, index: usize) -> &[u8] {
+        &self.bytes[self.elements[index].value.clone()]
     }
 
     pub(crate) fn key(&self, index: usize) -> &[u8] {

@@ -1,15 +1,14 @@
-//! Reading a file: pages by number, buckets by name, pairs in order, and a check of everything.
+//! Reading a file: pages by number, buckets by name, pairs in order. Checking all of it stands in `verify`.
 
 use bytes::{Buf, Bytes};
 
 use crate::layout::Kind;
-use crate::page::{FLAG_BUCKET, FLAG_FREELIST, Header, META_PAGE_LEN, Meta, NO_FREELIST, Page};
+use crate::page::{FLAG_BUCKET, Header, META_PAGE_LEN, Meta, NO_FREELIST, Page};
+use crate::verify::{Nobody, Rigour, branch_is_packed};
 use crate::{Error, Fault, PAGE_SIZE, ReadAt, Source};
 
 /// Levels of a tree no real file reaches: with two children at the least, 2^48 pages.
 const MAX_DEPTH: usize = 48;
-/// Buckets within buckets. etcd has one level.
-const MAX_NESTING: usize = 16;
 /// Bytes of one page with its overflow that will be held in memory. etcd's requests are a few MiB.
 const MAX_PAGE_LEN: usize = 1 << 30;
 
@@ -17,10 +16,10 @@ const MAX_PAGE_LEN: usize = 1 << 30;
 ///
 /// Memory held while walking: one page (its used bytes) for each level of the tree.
 pub struct BoltReader<R> {
-    file: R,
-    meta: Meta,
-    /// Which of the two metas are whole.
-    metas: [bool; 2],
+    pub(crate) file: R,
+    pub(crate) meta: Meta,
+    /// What is wrong with each of the two metas.
+    pub(crate) metas: [Result<(), Fault>; 2],
 }
 
 impl<R: ReadAt> BoltReader<R> {
@@ -35,10 +34,11 @@ impl<R: ReadAt> BoltReader<R> {
             Ok(meta) => read_meta(&file, len, u64::from(meta.page_size), 1)?,
             Err(_) => find_second_meta(&file, len)?,
         };
-        let (meta, metas) = match (first, second) {
-            (Ok(first), Ok(second)) if second.txid > first.txid => (second, [true, true]),
-            (Ok(first), second) => (first, [true, second.is_ok()]),
-            (Err(_), Ok(second)) => (second, [false, true]),
+        let metas = [first.map(|_| ()), second.map(|_| ())];
+        let meta = match (first, second) {
+            (Ok(first), Ok(second)) if second.txid > first.txid => second,
+            (Ok(first), _) => first,
+            (Err(_), Ok(second)) => second,
             (Err(first), Err(second)) => return Err(Error::NoMeta { first, second }),
         };
         let needed = meta.high_water.saturating_mul(u64::from(meta.page_size));
@@ -56,6 +56,16 @@ impl<R: ReadAt> BoltReader<R> {
     /// The transaction the file is the work of.
     pub fn txid(&self) -> u64 {
         self.meta.txid
+    }
+
+    /// Pages below the high water mark, those at 0 and 1 included.
+    pub fn pages(&self) -> u64 {
+        self.meta.high_water
+    }
+
+    /// Whether the file keeps a list of its free pages; etcd's does not.
+    pub fn has_freelist(&self) -> bool {
+        self.meta.freelist != NO_FREELIST
     }
 
     /// Bytes of all pages, without any trailer.
@@ -104,128 +114,62 @@ impl<R: ReadAt> BoltReader<R> {
     /// # Errors
     /// The first fault found.
     pub fn check(&self) -> Result<Report, Error> {
-        let mut used = PageSet::new(self.meta.high_water);
-        let mut report = Report { metas: self.metas, ..Report::default() };
-        let mut walk = self.root_walk_marking(Some(&mut used))?;
-        let mut roots = Vec::new();
-        while let Some(entry) = walk.next_entry()? {
-            if entry.is_bucket {
-                roots.push(entry);
-            }
-        }
-        for entry in roots {
-            let mut bucket = BucketReport { name: entry.key.clone(), ..BucketReport::default() };
-            self.check_bucket(&entry, 1, &mut used, &mut bucket)?;
-            report.buckets.push(bucket);
-        }
-        report.pages_used = used.count;
-        report.pages_free = self.check_freelist(&mut used)?;
-        Ok(report)
-    }
-
-    fn check_bucket(
-        &self,
-        entry: &Entry,
-        nesting: usize,
-        used: &mut PageSet,
-        report: &mut BucketReport,
-    ) -> Result<(), Error> {
-        if nesting > MAX_NESTING {
-            return Err(fault(entry.page, Fault::Depth));
-        }
-        let bucket = self.bucket_of(entry)?;
-        let mut nested = Vec::new();
-        let mut walk = Walk::start(self, bucket.root, None, Some(&mut *used))?;
-        while let Some(entry) = walk.next_entry()? {
-            if entry.is_bucket {
-                nested.push(entry);
-            } else {
-                report.pairs += 1;
-                report.bytes += (entry.key.len() + entry.value.len()) as u64;
-            }
-        }
-        for entry in nested {
-            self.check_bucket(&entry, nesting + 1, used, report)?;
-        }
-        Ok(())
-    }
-
-    /// Reads the free list, if any, and returns how many pages are free.
-    fn check_freelist(&self, used: &mut PageSet) -> Result<u64, Error> {
-        let all = self.meta.high_water - 2;
-        if self.meta.freelist == NO_FREELIST {
-            return Ok(all - used.count);
-        }
-        let id = self.meta.freelist;
-        let (header, run_len) = self.header(id)?;
-        if header.flags != FLAG_FREELIST {
-            return Err(fault(id, Fault::WrongKind));
-        }
-        used.mark(id, u64::from(header.overflow) + 1).map_err(|found| fault(id, found))?;
-        let offset = self.offset(id) + 16;
-        let (count, offset) = match header.count {
-            u16::MAX => (self.file.bytes_at(offset, 8)?.get_u64_le(), offset + 8),
-            count => (u64::from(count), offset),
-        };
-        let room = run_len - (offset - self.offset(id));
-        if count > room / 8 {
-            return Err(fault(id, Fault::Count));
-        }
-        self.check_free_ids(id, offset, count, used)?;
-        if used.count != all {
-            let lost = used.first_unmarked(2).unwrap_or(id);
-            return Err(fault(lost, Fault::Unreachable));
-        }
-        Ok(count)
-    }
-
-    /// Marks the free pages, a few thousand at a time.
-    fn check_free_ids(&self, id: u64, mut offset: u64, count: u64, used: &mut PageSet) -> Result<(), Error> {
-        let (mut left, mut last) = (count, 0);
-        while left > 0 {
-            let step = left.min(8192);
-            let mut ids = self.file.bytes_at(offset, step as usize * 8)?;
-            while ids.has_remaining() {
-                let free = ids.get_u64_le();
-                if free <= last {
-                    return Err(fault(id, Fault::FreeList));
-                }
-                last = free;
-                used.mark(free, 1).map_err(|found| match found {
-                    Fault::UsedTwice => fault(free, Fault::FreeInUse),
-                    other => fault(free, other),
-                })?;
-            }
-            offset += step * 8;
-            left -= step;
-        }
-        Ok(())
+        self.walk_all(Rigour::Readable, &mut Nobody).map_err(crate::Finding::into_error)
     }
 
     fn root_walk(&self, from: Option<&[u8]>) -> Result<Walk<'_, '_, R>, Error> {
         Walk::start(self, Root::Page(self.meta.root), from, None)
     }
 
-    fn root_walk_marking<'u>(&self, used: Option<&'u mut PageSet>) -> Result<Walk<'_, 'u, R>, Error> {
-        Walk::start(self, Root::Page(self.meta.root), None, used)
-    }
-
     fn bucket_of(&self, entry: &Entry) -> Result<Bucket<'_, R>, Error> {
-        let mut value = entry.value.clone();
-        if value.len() < 16 {
-            return Err(fault(entry.page, Fault::BucketHeader));
-        }
-        let (root, sequence) = (value.get_u64_le(), value.get_u64_le());
-        let root = if root == 0 { Root::Inline(value) } else { Root::Page(root) };
+        let (root, sequence) = self.bucket_root(entry.page, entry.value.clone())?;
         Ok(Bucket { reader: self, root, sequence })
     }
 
-    fn offset(&self, id: u64) -> u64 {
+    /// The tree and the sequence that the value of a bucket speaks of; `page` is where it stands.
+    pub(crate) fn bucket_root(&self, page: u64, mut value: Bytes) -> Result<(Root, u64), Error> {
+        if value.len() < 16 {
+            return Err(fault(page, Fault::BucketHeader));
+        }
+        let (root, sequence) = (value.get_u64_le(), value.get_u64_le());
+        Ok((if root == 0 { Root::Inline(value) } else { Root::Page(root) }, sequence))
+    }
+
+    pub(crate) fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// The elements of the root bucket that describe buckets: name and header.
+    pub(crate) fn root_elements(&self) -> Result<Vec<(Bytes, Bytes)>, Error> {
+        let mut elements = Vec::new();
+        let mut walk = self.root_walk(None)?;
+        while let Some(entry) = walk.next_entry()? {
+            if entry.is_bucket {
+                elements.push((entry.key, entry.value));
+            }
+        }
+        Ok(elements)
+    }
+
+    /// The root page of the bucket that `header` describes.
+    pub(crate) fn root_page(&self, header: &Bytes) -> Result<Page, Error> {
+        match self.bucket_root(0, header.clone())?.0 {
+            Root::Page(id) => self.tree_page(id),
+            Root::Inline(bytes) => Page::inline(bytes).map_err(|found| fault(0, found)),
+        }
+    }
+
+    /// A page of a tree.
+    pub(crate) fn tree_page(&self, id: u64) -> Result<Page, Error> {
+        Ok(self.page(id)?.0)
+    }
+
+    pub(crate) fn offset(&self, id: u64) -> u64 {
         id * u64::from(self.meta.page_size)
     }
 
     /// The header of a page and the bytes of its run. The run lies within the file.
-    fn header(&self, id: u64) -> Result<(Header, u64), Error> {
+    pub(crate) fn header(&self, id: u64) -> Result<(Header, u64), Error> {
         if id < 2 || id >= self.meta.high_water {
             return Err(fault(id, Fault::OutOfRange));
         }
@@ -248,7 +192,7 @@ impl<R: ReadAt> BoltReader<R> {
 
     /// Reads and checks a page of a tree; returns the pages it takes with it. Usually one read; pages with overflow
     /// take two or three, none longer than what the elements speak of.
-    fn page(&self, id: u64) -> Result<(Page, u64), Error> {
+    pub(crate) fn page(&self, id: u64) -> Result<(Page, u64), Error> {
         if id < 2 || id >= self.meta.high_water {
             return Err(fault(id, Fault::OutOfRange));
         }
@@ -277,7 +221,7 @@ impl<R: ReadAt> BoltReader<R> {
     }
 }
 
-fn fault(id: u64, fault: Fault) -> Error {
+pub(crate) fn fault(id: u64, fault: Fault) -> Error {
     Error::Page { id, fault }
 }
 
@@ -311,7 +255,7 @@ fn find_second_meta(file: &impl ReadAt, len: u64) -> Result<Result<Meta, Fault>,
 
 /// Where a tree starts.
 #[derive(Clone, Debug)]
-enum Root {
+pub(crate) enum Root {
     Page(u64),
     /// The bytes of the page in an inline bucket.
     Inline(Bytes),
@@ -363,6 +307,24 @@ impl<'r, R: ReadAt> Bucket<'r, R> {
         self.walk(Some(from))
     }
 
+    /// Visits all pairs in ascending order of keys, without the cost of an iterator's item. An error of `visit` ends the
+    /// walk and is returned as it is.
+    ///
+    /// # Errors
+    /// Any fault in the pages, as [`Bucket::pairs`], or that of `visit`.
+    pub fn visit<E: From<Error>>(&self, mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>) -> Result<(), E> {
+        let mut walk = Walk::start(self.reader, self.root.clone(), None, None)?;
+        while let Some(page) = walk.next_leaf()? {
+            for index in 0..page.len() {
+                if page.word(index) == u64::from(FLAG_BUCKET) {
+                    return Err(fault(page.id, Fault::NestedBucket).into());
+                }
+                visit(page.key(index), page.value(index))?;
+            }
+        }
+        Ok(())
+    }
+
     fn walk(&self, from: Option<&[u8]>) -> Result<Pairs<'r, R>, Error> {
         Ok(Pairs { walk: Some(Walk::start(self.reader, self.root.clone(), from, None)?) })
     }
@@ -403,7 +365,7 @@ struct Frame {
 }
 
 /// A walk over the leaves of one tree.
-struct Walk<'r, 'u, R> {
+pub(crate) struct Walk<'r, 'u, R> {
     reader: &'r BoltReader<R>,
     stack: Vec<Frame>,
     used: Option<&'u mut PageSet>,
@@ -411,7 +373,7 @@ struct Walk<'r, 'u, R> {
 
 impl<'r, 'u, R: ReadAt> Walk<'r, 'u, R> {
     /// Stands before the first element, or before the first whose key is not below `from`.
-    fn start(
+    pub(crate) fn start(
         reader: &'r BoltReader<R>,
         root: Root,
         from: Option<&[u8]>,
@@ -449,6 +411,7 @@ impl<'r, 'u, R: ReadAt> Walk<'r, 'u, R> {
         let (page, pages) = self.reader.page(id)?;
         if let Some(used) = &mut self.used {
             used.mark(id, pages).map_err(|found| fault(id, found))?;
+            branch_is_packed(&page)?;
         }
         Ok(page)
     }
@@ -477,6 +440,23 @@ impl<'r, 'u, R: ReadAt> Walk<'r, 'u, R> {
         Ok(())
     }
 
+    /// The next leaf, whole. Not to be mixed with `next_entry`.
+    pub(crate) fn next_leaf(&mut self) -> Result<Option<&Page>, Error> {
+        loop {
+            let Some(frame) = self.stack.last_mut() else { return Ok(None) };
+            if frame.page.kind == Kind::Leaf && frame.next == 0 && frame.page.len() > 0 {
+                frame.next = frame.page.len();
+                break;
+            }
+            if frame.next >= frame.page.len() {
+                self.stack.pop();
+            } else {
+                self.descend()?;
+            }
+        }
+        Ok(self.stack.last().map(|frame| &frame.page))
+    }
+
     fn next_entry(&mut self) -> Result<Option<Entry>, Error> {
         loop {
             let Some(frame) = self.stack.last_mut() else { return Ok(None) };
@@ -499,7 +479,7 @@ impl<'r, 'u, R: ReadAt> Walk<'r, 'u, R> {
 }
 
 /// Which pages have been seen: one bit each.
-struct PageSet {
+pub(crate) struct PageSet {
     words: Vec<u64>,
     pages: u64,
     count: u64,
@@ -507,11 +487,11 @@ struct PageSet {
 
 impl PageSet {
     /// For pages below `pages`, a number the file's length has been checked against.
-    fn new(pages: u64) -> Self {
+    pub(crate) fn new(pages: u64) -> Self {
         Self { words: vec![0; pages.div_ceil(64) as usize], pages, count: 0 }
     }
 
-    fn mark(&mut self, id: u64, pages: u64) -> Result<(), Fault> {
+    pub(crate) fn mark(&mut self, id: u64, pages: u64) -> Result<(), Fault> {
         let end = id.checked_add(pages).filter(|end| id >= 2 && *end <= self.pages).ok_or(Fault::OutOfRange)?;
         for page in id..end {
             let word = &mut self.words[(page / 64) as usize];
@@ -525,7 +505,12 @@ impl PageSet {
         Ok(())
     }
 
-    fn first_unmarked(&self, from: u64) -> Option<u64> {
+    /// Pages marked.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn first_unmarked(&self, from: u64) -> Option<u64> {
         (from..self.pages).find(|page| self.words[(page / 64) as usize] & (1 << (page % 64)) == 0)
     }
 }
@@ -570,12 +555,9 @@ impl<R: ReadAt> Source for ReaderSource<'_, R> {
         bucket: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> std::io::Result<()>,
     ) -> std::io::Result<()> {
-        if let Some(bucket) = self.reader.bucket(bucket)? {
-            for pair in bucket.pairs()? {
-                let (key, value) = pair?;
-                visit(&key, &value)?;
-            }
+        match self.reader.bucket(bucket)? {
+            Some(bucket) => bucket.visit(visit),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

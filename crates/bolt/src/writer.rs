@@ -176,19 +176,19 @@ impl<W: Write> PageSink for BoltWriter<W> {
     }
 }
 
-fn put_header(page: &mut Vec<u8>, id: u64, kind: Kind, count: usize, overflow: u64) {
+pub(crate) fn put_header(page: &mut Vec<u8>, id: u64, kind: Kind, count: usize, overflow: u64) {
     page.put_u64_le(id);
     page.put_u16_le(match kind {
         Kind::Branch => FLAG_BRANCH,
         Kind::Leaf => FLAG_LEAF,
     });
-    // A page holds no more elements than fit its first 4096 bytes, or the one or three that did not.
-    page.put_u16_le(u16::try_from(count).expect("a page of 4096 bytes has fewer than 256 elements"));
+    // A page of a new file holds no more elements than fit 4096 bytes, or the one or three that did not.
+    page.put_u16_le(u16::try_from(count).expect("no page made here has 2^16 elements"));
     page.put_u32_le(u32::try_from(overflow).expect("a few values of at most 2 GiB take fewer than 2^32 pages"));
 }
 
-fn put_element(page: &mut Vec<u8>, kind: Kind, item: &Item, position: usize) {
-    let position = u32::try_from(position).expect("only the last element of a page can be longer than the page");
+pub(crate) fn put_element(page: &mut Vec<u8>, kind: Kind, item: &Item, position: usize) {
+    let position = u32::try_from(position).expect("only the last element of a page is much longer than the page");
     let key_len = u32::try_from(item.key_len).expect("key lengths are checked on arrival");
     match kind {
         Kind::Branch => {
