@@ -19,6 +19,7 @@ pub mod commands;
 pub mod connect;
 pub mod etcd_defrag;
 pub mod hints;
+pub mod metrics;
 pub mod output;
 pub mod process;
 pub mod text;

@@ -104,7 +104,7 @@ fn not_started(program: &OsStr, error: &std::io::Error) -> String {
     let shown = String::from_utf8_lossy(&name);
     match error.kind() {
         std::io::ErrorKind::NotFound if !with_slash => {
-            format!("exec: {}: executable file not found in $PATH", golang::quote(words::from_bytes(name.clone())))
+            format!("exec: {}: executable file not found in $PATH", golang::quote_bytes(&name))
         }
         std::io::ErrorKind::NotFound => format!("fork/exec {shown}: no such file or directory"),
         std::io::ErrorKind::PermissionDenied => format!("fork/exec {shown}: permission denied"),

@@ -1,6 +1,6 @@
 //! Words of the command line: numbers and ids as Go's `strconv` reads them, and lines split into words.
 
-use dolmen_cli::{Failure, golang};
+use dolmen_cli::{Failure, golang, words};
 
 /// A lease id in hexadecimal, given as an argument.
 ///
@@ -30,55 +30,52 @@ pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
 /// skipped, and what follows them is split as usual: etcdctl finds words by one regular expression, and this is what it finds.
 /// # Errors
 /// `invalid syntax` for an escape that Go does not know.
-pub fn split_words(line: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-    let mut words = Vec::new();
-    let mut at = 0;
-    while let Some(&first) = line.get(at) {
-        let rest = &line[at..];
+pub fn split_words(line: &str) -> Result<Vec<String>, String> {
+    let mut found = Vec::new();
+    let mut rest = line;
+    while let Some(first) = rest.chars().next() {
+        let mut length = first.len_utf8();
         match first {
-            b'"' => match double_quoted(rest) {
-                Some(length) => {
-                    words.push(golang::unquote(&rest[..length]).ok_or_else(|| "invalid syntax".to_owned())?);
-                    at += length;
+            '"' => {
+                if let Some(quoted) = double_quoted(rest) {
+                    found.push(words::from_bytes(golang::unquote(quoted)?));
+                    length = quoted.len();
                 }
-                None => at += 1,
-            },
-            b'\'' => match rest[1..].iter().position(|byte| *byte == b'\'') {
-                Some(length) => {
-                    words.push(rest[1..=length].to_vec());
-                    at += length + 2;
+            }
+            '\'' => {
+                if let Some(inside) = rest[1..].find('\'') {
+                    found.push(rest[1..=inside].to_owned());
+                    length = inside + 2;
                 }
-                None => at += 1,
-            },
-            _ if is_space(first) => at += 1,
+            }
+            _ if is_space(first) => {}
             _ => {
-                let length = rest.iter().position(|byte| is_space(*byte)).unwrap_or(rest.len());
-                words.push(rest[..length].to_vec());
-                at += length;
+                length = rest.find(is_space).unwrap_or(rest.len());
+                found.push(rest[..length].to_owned());
             }
         }
+        rest = &rest[length..];
     }
-    Ok(words)
+    Ok(found)
 }
 
 /// White space of a regular expression.
-fn is_space(byte: u8) -> bool {
-    matches!(byte, b'\t' | b'\n' | b'\x0c' | b'\r' | b' ')
+fn is_space(c: char) -> bool {
+    matches!(c, '\t' | '\n' | '\x0c' | '\r' | ' ')
 }
 
-/// The length of the quoted word at the start of `text`, quotes included.
-fn double_quoted(text: &[u8]) -> Option<usize> {
-    let mut at = 1;
+/// The quoted word at the start of `text`, with its quotes.
+fn double_quoted(text: &str) -> Option<&str> {
+    let mut chars = text.char_indices().skip(1);
     loop {
-        match text.get(at)? {
-            b'"' => return Some(at + 1),
-            b'\\' => {
-                if *text.get(at + 1)? == b'\n' {
+        match chars.next()? {
+            (at, '"') => return Some(&text[..=at]),
+            (_, '\\') => {
+                if chars.next()?.1 == '\n' {
                     return None;
                 }
-                at += 2;
             }
-            _ => at += 1,
+            _ => {}
         }
     }
 }
@@ -107,13 +104,12 @@ mod tests {
             (r#"put "a b"#, &["put", "a", "b"]),
             ("  get\t foo  ", &["get", "foo"]),
             (r#"put k """#, &["put", "k", ""]),
+            ("put ä 'ö ü'", &["put", "ä", "ö ü"]),
             ("", &[]),
         ];
         for (line, words) in table {
-            let found = split_words(line.as_bytes()).expect("no bad escape");
-            let found: Vec<String> = found.into_iter().map(|w| String::from_utf8_lossy(&w).into_owned()).collect();
-            assert_eq!(found, *words, "{line}");
+            assert_eq!(split_words(line).as_deref(), Ok(words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>().as_slice()), "{line}");
         }
-        assert_eq!(split_words(br#"put "\q" x"#), Err("invalid syntax".to_owned()));
+        assert_eq!(split_words(r#"put "\q" x"#), Err("invalid syntax".to_owned()));
     }
 }

@@ -1,6 +1,6 @@
 //! The table of etcdctl: its root, its global flags and the order of its commands.
 
-use dolmen_cli::{Command, Flag, Help, Tool};
+use dolmen_cli::{Command, Flag, Tool};
 
 use crate::commands::{
     alarm, auth, check, compaction, completion, defrag, del, downgrade, elect, endpoint, get, lease, lock, make_mirror,
@@ -25,7 +25,11 @@ pub const UTILITY: &str = "utility";
 
 /// etcdctl.
 pub static TOOL: Tool = Tool {
+    env_prefix: Some("ETCDCTL_"),
     prefix_matching: true,
+    footer: "Use \"etcdctl options\" for a list of global command-line options (applies to all commands).\n",
+    help_group: UTILITY,
+    hide_root_help: true,
     ..Tool::new(&ROOT)
 };
 

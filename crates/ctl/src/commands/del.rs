@@ -59,8 +59,8 @@ pub fn request(call: &Call) -> Result<pb::DeleteRangeRequest, Failure> {
         complain(format!(
             "Warning: Keys between {} and {} will be deleted. Please interrupt the command within next 2 seconds to cancel. \
              You can provide `--range` flag to avoid the delay.\n",
-            golang::quote(&key),
-            golang::quote(end)
+            golang::quote_bytes(&key),
+            golang::quote_bytes(end)
         ));
         std::thread::sleep(SECOND_THOUGHTS);
     }

@@ -1,6 +1,6 @@
 //! `get`: reads a key or a range.
 
-use dolmen_cli::{Call, Command, Failure, Flag};
+use dolmen_cli::{Call, Command, Failure, Flag, golang};
 use dolmen_proto::etcdserverpb as pb;
 use dolmen_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 
@@ -57,18 +57,32 @@ fn run(call: &Call) -> Result<(), Failure> {
     })
 }
 
-/// The pieces of a streamed range as one answer: the first piece's header, all keys, the last piece's count and `more`.
+/// The pieces of a streamed range as one answer, merged as protobuf merges messages: keys in a row, of all else the last that
+/// is not zero.
 async fn stream(link: &Link, request: pb::RangeRequest) -> Result<pb::RangeResponse, dolmen_client::Error> {
     let mut pieces = link.client.range_stream(request).await?;
     let mut whole = pb::RangeResponse::default();
     while let Some(piece) = pieces.next().await {
         let Some(piece) = piece?.range_response else { continue };
-        whole.header = whole.header.or(piece.header);
+        whole.header = merged(whole.header, piece.header);
         whole.kvs.extend(piece.kvs);
-        whole.more = piece.more;
-        whole.count = piece.count;
+        whole.more |= piece.more;
+        if piece.count != 0 {
+            whole.count = piece.count;
+        }
     }
     Ok(whole)
+}
+
+fn merged(a: Option<pb::ResponseHeader>, b: Option<pb::ResponseHeader>) -> Option<pb::ResponseHeader> {
+    let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
+    let last = |a: u64, b: u64| if b == 0 { a } else { b };
+    Some(pb::ResponseHeader {
+        cluster_id: last(a.cluster_id, b.cluster_id),
+        member_id: last(a.member_id, b.member_id),
+        revision: if b.revision == 0 { a.revision } else { b.revision },
+        raft_term: last(a.raft_term, b.raft_term),
+    })
 }
 
 /// The request that the words of a `get` stand for; also of a `get` inside a transaction.
@@ -127,10 +141,7 @@ pub fn serializable(consistency: &str) -> Result<bool, Failure> {
     match consistency {
         "s" => Ok(true),
         "l" => Ok(false),
-        other => Err(Failure::bad_feature(format!(
-            "unknown consistency flag {}",
-            dolmen_cli::golang::quote(&dolmen_cli::words::bytes(other))
-        ))),
+        other => Err(Failure::bad_feature(format!("unknown consistency flag {}", golang::quote(other)))),
     }
 }
 

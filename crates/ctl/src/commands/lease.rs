@@ -1,7 +1,7 @@
 //! `lease`: grants, revokes, shows and renews leases.
 
 use dolmen_cli::{Call, Command, Failure, Flag, golang};
-use dolmen_client::{Error, text};
+use dolmen_client::Error;
 use dolmen_proto::etcdserverpb as pb;
 
 use crate::connect::{self, Limit};
@@ -111,12 +111,7 @@ fn keep_alive(call: &Call) -> Result<(), Failure> {
         }
         let mut renewals = link.client.lease_keep_alive(id);
         while let Some(renewal) = renewals.next().await {
-            match renewal {
-                Ok(renewal) if renewal.ttl > 0 => link.printer.lease_keep_alive(&renewal)?,
-                Ok(_) => break,
-                Err(e) if e.is(text::LEASE_NOT_FOUND) => break,
-                Err(e) => return Err(no_answer(&e)),
-            }
+            link.printer.lease_keep_alive(&renewal)?;
         }
         if link.printer.format() == Format::Simple {
             say(format_args!("lease {} expired or revoked.", lease_id(id)))?;

@@ -2,9 +2,7 @@
 //!
 //! With `--hex` ids of clusters, members and leases are hexadecimal.
 
-use std::io::Write as _;
-
-use dolmen_cli::golang::quote;
+use dolmen_cli::golang::quote_bytes as quote;
 use dolmen_proto::etcdserverpb as pb;
 use dolmen_proto::etcdserverpb::response_op::Response;
 use dolmen_proto::mvccpb::{Event, KeyValue};

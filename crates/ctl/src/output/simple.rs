@@ -23,7 +23,7 @@ pub struct Style {
 /// Appends one line; writing to memory does not fail.
 macro_rules! line {
     ($out:expr, $($arg:tt)*) => {{
-        let _ = writeln!($out, $($arg)*);
+        let _ = ::std::io::Write::write_fmt($out, format_args!("{}\n", format_args!($($arg)*)));
     }};
 }
 pub(crate) use line;
