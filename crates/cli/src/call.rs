@@ -126,7 +126,7 @@ impl Call {
 
     /// Lines about the tool's persistent flags, hidden or not, as `etcdctl options` prints them.
     pub fn global_usages(&self) -> String {
-        let mut entries = FlagSet::of(&[self.tool.root], false).entries().to_vec();
+        let mut entries = self.tool.set(&[self.tool.root], false).entries().to_vec();
         entries.retain(|entry| entry.persistent);
         entries.iter_mut().for_each(|entry| entry.hidden = false);
         crate::flags::usages(entries.iter())

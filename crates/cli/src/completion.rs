@@ -38,10 +38,10 @@ pub const SHELLS: &[&str] = &["bash", "zsh", "fish", "powershell"];
 pub fn run(call: &Call) -> Result<(), Failure> {
     let tool = &call.tool;
     let script = match call.args().first().map(String::as_str) {
-        Some("bash") => scripts::bash(tool),
-        Some("zsh") => scripts::zsh(tool),
-        Some("fish") => scripts::fish(tool),
-        Some("powershell") => scripts::powershell(tool),
+        Some("bash") => scripts::bash(tool, &call.path),
+        Some("zsh") => scripts::zsh(tool, true),
+        Some("fish") => scripts::fish(tool, true),
+        Some("powershell") => scripts::powershell(tool, true),
         _ => String::new(),
     };
     output::print(script);
@@ -55,13 +55,75 @@ pub(crate) fn is_help(command: &'static Command) -> bool {
 /// Long texts that name the tool.
 pub(crate) fn long_of(tool: &Tool, command: &'static Command) -> Option<String> {
     let name = tool.root.name();
-    let long = "Help provides help for any command in the application.\nSimply type";
-    is_help(command).then(|| format!("{long} {name} help [path to command] for full details."))
+    if is_help(command) {
+        let long = "Help provides help for any command in the application.\nSimply type";
+        return Some(format!("{long} {name} help [path to command] for full details."));
+    }
+    let ours = std::ptr::eq(command, &COMPLETION) || COMPLETION.commands.iter().any(|one| std::ptr::eq(*one, command));
+    ours.then(|| command.long.replace("@name@", name))
 }
 
 /// Commands of the root that exist only when they are called.
-pub(crate) fn hidden(_tool: &Tool, _args: &[String]) -> Vec<&'static Command> {
-    vec![&COMPLETE]
+pub(crate) fn hidden(tool: &Tool) -> Vec<&'static Command> {
+    // A root that has commands of its own declares its completion.
+    if tool.root.commands.is_empty() { vec![&COMPLETE, &COMPLETION] } else { vec![&COMPLETE] }
+}
+
+/// `ETCD_DEFRAG` of `etcd-defrag`.
+pub(crate) fn variable_prefix(name: &str) -> String {
+    name.to_uppercase().replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_")
+}
+
+/// cobra's own `completion`, which a tool without commands gets when it is asked for.
+static COMPLETION: Command = Command {
+    usage: "completion",
+    short: "Generate the autocompletion script for the specified shell",
+    long: "Generate the autocompletion script for @name@ for the specified shell.\nSee each sub-command's help for details on how to \
+           use the generated script.\n",
+    args: Args::None,
+    commands: &[
+        &Command {
+            usage: "bash",
+            short: "Generate the autocompletion script for bash",
+            long: include_str!("completion/help-bash.txt"),
+            no_flags_in_usage: true,
+            run: Some(|call| print_script(call, scripts::bash2)),
+            ..SHELL
+        },
+        &Command {
+            usage: "zsh",
+            short: "Generate the autocompletion script for zsh",
+            long: include_str!("completion/help-zsh.txt"),
+            run: Some(|call| print_script(call, scripts::zsh)),
+            ..SHELL
+        },
+        &Command {
+            usage: "fish",
+            short: "Generate the autocompletion script for fish",
+            long: include_str!("completion/help-fish.txt"),
+            run: Some(|call| print_script(call, scripts::fish)),
+            ..SHELL
+        },
+        &Command {
+            usage: "powershell",
+            short: "Generate the autocompletion script for powershell",
+            long: include_str!("completion/help-powershell.txt"),
+            run: Some(|call| print_script(call, scripts::powershell)),
+            ..SHELL
+        },
+    ],
+    ..Command::NEW
+};
+
+const SHELL: Command = Command {
+    args: Args::None,
+    flags: &[Flag::boolean("no-descriptions", "disable completion descriptions")],
+    ..Command::NEW
+};
+
+fn print_script(call: &Call, script: fn(&Tool, bool) -> String) -> Result<(), Failure> {
+    output::print(script(&call.tool, !call.boolean("no-descriptions")));
+    Ok(())
 }
 
 fn run_help(call: &Call) -> Result<(), Failure> {
@@ -106,10 +168,9 @@ impl Directive {
 fn run_complete(call: &Call) -> Result<(), Failure> {
     let answer = choices(&call.tool, call.args());
     if let Some(why) = answer.error {
-        output::complain(format!("[Error] {why}\n"));
+        output::complain(format!("[Debug] [Error] {why}\n"));
     }
-    let prefix: String = call.tool.root.name().to_uppercase();
-    let prefix = prefix.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_");
+    let prefix = variable_prefix(call.tool.root.name());
     let setting = [prefix.as_str(), "COBRA"].iter().find_map(|prefix| {
         std::env::var(format!("{prefix}_COMPLETION_DESCRIPTIONS")).ok().filter(|value| !value.is_empty())
     });
@@ -150,7 +211,7 @@ fn choices(tool: &Tool, words: &[String]) -> Answer {
         return Answer::error(format!("unable to find a command for arguments: [{}]", before.join(" ")));
     }
     let command = last(&path);
-    let mut set = tool.flags(&path);
+    let mut set = tool.set(&path, true);
     let asked = which_flag(&set, &rest, typed);
     // Behind `--` nothing is a flag any more: one more `--` is then a word.
     let counted = |words: &[String]| match set.clone().parse(words) {

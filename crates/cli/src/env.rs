@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use crate::flags::FlagSet;
+use crate::command::Kind;
+use crate::flags::{FlagSet, Value};
 use crate::zap::{Field, Level, Logger};
-use crate::{Failure, words};
+use crate::{Failure, golang, words};
 
 /// `prefix`: with its underscore, `ETCDCTL_`.
 pub(crate) fn variable(prefix: &str, flag: &str) -> String {
@@ -62,6 +63,37 @@ pub(crate) fn apply(
     Ok(())
 }
 
+/// Makes the variables with `prefix` the defaults of flags, as viper reads them: an empty one is none, one that doesn't parse is zero.
+pub(crate) fn defaults(set: &mut FlagSet, prefix: &str, variable_of: impl Fn(&str) -> Option<String>) {
+    for entry in set.entries_mut().iter_mut().filter(|entry| !entry.automatic) {
+        let Some(word) = variable_of(&variable(prefix, entry.flag.name)).filter(|word| !word.is_empty()) else {
+            continue;
+        };
+        entry.default = match entry.flag.kind {
+            Kind::Bool => Value::Bool(golang::parse_bool(&word).unwrap_or(false)),
+            Kind::Int | Kind::Int64 => Value::Int(golang::parse_int(whole(&word), 0).unwrap_or(0)),
+            Kind::Uint64 => Value::Uint(golang::parse_uint(whole(&word), 0).unwrap_or(0)),
+            Kind::Float64 => Value::Float(golang::parse_float(&word).unwrap_or(0.0)),
+            Kind::Text => Value::Text(word),
+            // A number alone is nanoseconds.
+            Kind::Duration if word.contains(['n', 's', 'u', '\u{b5}', 'm', 'h']) => {
+                Value::Duration(golang::parse_duration(&word).unwrap_or(0))
+            }
+            Kind::Duration => Value::Duration(golang::parse_duration(&format!("{word}ns")).unwrap_or(0)),
+            Kind::List => Value::List(word.split(',').map(str::to_owned).collect()),
+        };
+        entry.value = entry.default.clone();
+    }
+}
+
+/// `12` of `12.0`.
+fn whole(word: &str) -> &str {
+    match word.split_once('.') {
+        Some((whole, rest)) if !whole.is_empty() && rest.bytes().all(|byte| byte == b'0') => whole,
+        _ => word,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,5 +130,17 @@ mod tests {
         );
         assert_eq!(applied(&["--hex"], &environment), Err(Failure::silent(1)));
         assert_eq!(applied(&[], &[("CTL_HEX", "maybe"), ("CTL_NONE", "1")]), Ok(vec![]));
+    }
+
+    #[test]
+    fn variables_are_defaults() {
+        let mut set = FlagSet::of(&[&ROOT], false);
+        let variables = [("CTL_HEX", "x"), ("CTL_DIAL_TIMEOUT", "5"), ("CTL_EPS", "a,\"b")];
+        defaults(&mut set, "CTL_", |name| {
+            variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+        });
+        let shown: Vec<String> = set.entries().iter().map(|entry| entry.value.shown()).collect();
+        assert_eq!(shown, ["5ns", "[a,\"\"\"b\"]", "false"]);
+        assert!(set.entries().iter().all(|entry| !entry.changed));
     }
 }

@@ -77,6 +77,7 @@ pub(crate) struct Entry {
     /// `--help` as cobra itself adds it.
     pub automatic: bool,
     pub hidden: bool,
+    pub default: Value,
     pub value: Value,
     pub changed: bool,
 }
@@ -86,7 +87,8 @@ impl Entry {
         let value = Value::parse(flag.kind, flag.default).unwrap_or_else(|_| Value::Text(flag.default.to_owned()));
         let hidden = flag.hidden || !flag.deprecated.is_empty();
         let usage = Cow::Borrowed(flag.usage);
-        Entry { flag, usage, inherited, persistent, automatic: false, hidden, value, changed: false }
+        let (default, automatic, changed) = (value.clone(), false, false);
+        Entry { flag, usage, inherited, persistent, automatic, hidden, default, value, changed }
     }
 
     /// `-w, --write-out` or `--hex`, as errors name it.
@@ -176,7 +178,11 @@ impl FlagSet {
         self.entries.iter().position(|entry| entry.flag.name == name)
     }
 
-    /// Hides or shows `--help`.
+    pub fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.entries
+    }
+
+    /// Takes `--help` from the lists.
     pub fn hide_help(&mut self) {
         for entry in self.entries.iter_mut().filter(|entry| entry.automatic) {
             entry.hidden = true;
@@ -328,7 +334,7 @@ pub(crate) fn usages<'a>(entries: impl Iterator<Item = &'a Entry>) -> String {
             name.push(' ');
             name.push_str(&value);
         }
-        usage.push_str(&shown_default(flag));
+        usage.push_str(&shown_default(&entry.default));
         lines.push((name, usage));
     }
     let widest = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -341,9 +347,8 @@ pub(crate) fn usages<'a>(entries: impl Iterator<Item = &'a Entry>) -> String {
 }
 
 /// ` (default X)`, unless the default is the kind's zero.
-fn shown_default(flag: &Flag) -> String {
-    let Ok(value) = Value::parse(flag.kind, flag.default) else { return String::new() };
-    let zero = match &value {
+fn shown_default(value: &Value) -> String {
+    let zero = match value {
         Value::Bool(value) => !value,
         Value::Int(value) | Value::Duration(value) => *value == 0,
         Value::Uint(value) => *value == 0,
@@ -353,7 +358,7 @@ fn shown_default(flag: &Flag) -> String {
     };
     match value {
         _ if zero => String::new(),
-        Value::Text(value) => format!(" (default {})", golang::quote(&value)),
+        Value::Text(value) => format!(" (default {})", golang::quote(value)),
         value => format!(" (default {})", value.shown()),
     }
 }

@@ -72,9 +72,8 @@ pub fn printable(c: char) -> bool {
 
 /// `strconv.CanBackquote`: may stand between back quotes as it is.
 pub fn can_backquote(text: &str) -> bool {
-    text.chars().all(|c| {
-        c != '\u{feff}' && !(c < ' ' && c != '\t') && c != '`' && c != '\u{7f}' && !('\u{10ff80}'..).contains(&c)
-    })
+    let fits = |c: char| c != '\u{feff}' && !(c < ' ' && c != '\t') && c != '`' && c != '\u{7f}';
+    std::str::from_utf8(&words::bytes(text)).is_ok_and(|text| text.chars().all(fits))
 }
 
 /// `%#q`: in back quotes when that is possible.
@@ -108,7 +107,7 @@ fn unquote_bytes(text: &[u8]) -> Option<Vec<u8>> {
                 rest = unquote_one(rest, quote, &mut out)?;
                 count += 1;
             }
-            (quote == b'"' || count == 1).then_some(out)
+            (quote == b'"' || count <= 1).then_some(out)
         }
         _ => None,
     }
@@ -132,8 +131,6 @@ fn unquote_one<'a>(text: &'a [u8], quote: u8, out: &mut Vec<u8>) -> Option<&'a [
                     out.extend_from_slice(&text[..c.len_utf8()]);
                     return Some(&text[c.len_utf8()..]);
                 }
-                // A lone bad byte: a string keeps it, a character becomes U+FFFD.
-                None if quote == b'"' => out.push(*first),
                 None => out.extend_from_slice("\u{fffd}".as_bytes()),
             }
             return Some(rest);
@@ -150,10 +147,10 @@ fn unquote_one<'a>(text: &'a [u8], quote: u8, out: &mut Vec<u8>) -> Option<&'a [
         b'v' => 11,
         b'\\' => b'\\',
         b'\'' | b'"' if *escape == quote => quote,
-        b'x' => return numbered(rest, 2, 16, true, quote, out),
-        b'u' => return numbered(rest, 4, 16, false, quote, out),
-        b'U' => return numbered(rest, 8, 16, false, quote, out),
-        b'0'..=b'7' => return numbered(&text[1..], 3, 8, true, quote, out),
+        b'x' => return numbered(rest, 2, 16, true, out),
+        b'u' => return numbered(rest, 4, 16, false, out),
+        b'U' => return numbered(rest, 8, 16, false, out),
+        b'0'..=b'7' => return numbered(&text[1..], 3, 8, true, out),
         _ => return None,
     };
     out.push(simple);
@@ -161,27 +158,14 @@ fn unquote_one<'a>(text: &'a [u8], quote: u8, out: &mut Vec<u8>) -> Option<&'a [
 }
 
 /// `digits` digits of an escape: a byte, or a character.
-fn numbered<'a>(
-    text: &'a [u8],
-    digits: usize,
-    base: u32,
-    byte: bool,
-    quote: u8,
-    out: &mut Vec<u8>,
-) -> Option<&'a [u8]> {
+fn numbered<'a>(text: &'a [u8], digits: usize, base: u32, byte: bool, out: &mut Vec<u8>) -> Option<&'a [u8]> {
     let (number, rest) = text.split_at_checked(digits)?;
     let mut value = 0u32;
     for digit in number {
         value = value.checked_mul(base)?.checked_add(char::from(*digit).to_digit(base)?)?;
     }
     if byte {
-        let value = u8::try_from(value).ok()?;
-        if quote == b'\'' && value >= 0x80 {
-            let mut space = [0; 4];
-            out.extend_from_slice(char::from(value).encode_utf8(&mut space).as_bytes());
-        } else {
-            out.push(value);
-        }
+        out.push(u8::try_from(value).ok()?);
     } else {
         let mut space = [0; 4];
         out.extend_from_slice(char::from_u32(value)?.encode_utf8(&mut space).as_bytes());
@@ -374,6 +358,7 @@ pub fn parse_uint(text: &str, base: u32) -> Result<u64, String> {
 fn parse_digits(text: &str, base: u32) -> Result<u64, &'static str> {
     const SYNTAX: &str = "invalid syntax";
     let lower = text.to_ascii_lowercase();
+    let any_base = base == 0;
     let (base, digits) = match (base, lower.as_bytes()) {
         (0, [b'0', b'x', _, ..]) => (16, &lower[2..]),
         (0, [b'0', b'o', _, ..]) => (8, &lower[2..]),
@@ -386,7 +371,7 @@ fn parse_digits(text: &str, base: u32) -> Result<u64, &'static str> {
     let prefixed = digits.len() < lower.len();
     let digits = if text.contains('_') {
         let parts_well = digits.split('_').enumerate().all(|(at, part)| !part.is_empty() || (at == 0 && prefixed));
-        if !lower_allows_underscores(base, &lower, prefixed) || !parts_well {
+        if !any_base || !parts_well || !(prefixed || !lower.starts_with('0')) {
             return Err(SYNTAX);
         }
         digits.replace('_', "")
@@ -404,24 +389,45 @@ fn parse_digits(text: &str, base: u32) -> Result<u64, &'static str> {
     value.ok_or("value out of range")
 }
 
-/// Underscores are for numbers written with a prefix, or in decimal where a prefix was possible.
-fn lower_allows_underscores(base: u32, lower: &str, prefixed: bool) -> bool {
-    prefixed || (base == 10 && !lower.starts_with('0'))
-}
-
 /// `strconv.ParseFloat` of 64 bits.
 ///
 /// # Errors
 /// `strconv.ParseFloat: parsing "x": invalid syntax` or `: value out of range`
 pub fn parse_float(text: &str) -> Result<f64, String> {
+    let syntax = || number_error("ParseFloat", text, "invalid syntax");
     let lower = text.to_ascii_lowercase();
-    let unsigned = lower.trim_start_matches(['+', '-']);
-    let named = ["inf", "infinity", "nan"].contains(&unsigned) && lower.len() - unsigned.len() <= 1;
-    let value = text.parse::<f64>().map_err(|_| number_error("ParseFloat", text, "invalid syntax"))?;
-    if value.is_infinite() && !named {
+    let unsigned = lower.strip_prefix(['+', '-']).unwrap_or(&lower);
+    if ["inf", "infinity"].contains(&unsigned) {
+        return Ok(if lower.starts_with('-') { f64::NEG_INFINITY } else { f64::INFINITY });
+    }
+    if lower == "nan" {
+        return Ok(f64::NAN);
+    }
+    // An underscore stands between digits.
+    let between = |(at, _): (usize, &str)| {
+        let digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_hexdigit);
+        at > 0 && digit(lower.as_bytes().get(at - 1)) && digit(lower.as_bytes().get(at + 1))
+    };
+    if !lower.match_indices('_').all(between) {
+        return Err(syntax());
+    }
+    let plain = lower.replace('_', "");
+    let value = match plain.strip_prefix("0x") {
+        Some(rest) => hexadecimal_float(rest).ok_or_else(syntax)?,
+        None if plain.contains(['n', 'i']) => return Err(syntax()),
+        None => plain.parse::<f64>().map_err(|_| syntax())?,
+    };
+    if value.is_infinite() {
         return Err(number_error("ParseFloat", text, "value out of range"));
     }
     Ok(value)
+}
+
+/// `1p-2` of `0x1p-2`: whole hexadecimal numbers below 2^53 with an exponent of two.
+fn hexadecimal_float(text: &str) -> Option<f64> {
+    let (number, exponent) = text.split_once('p')?;
+    let number = u64::from_str_radix(number, 16).ok()?;
+    Some(number as f64 * 2f64.powi(exponent.parse().ok()?))
 }
 
 /// `%v` of a float: as short as it reads back, with an exponent below 1e-4 and from 1e6 on.
@@ -464,9 +470,9 @@ pub fn csv_read(text: &str) -> Result<Vec<String>, String> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    // Empty lines before the record are passed over.
+    // Empty lines before the record are passed over, and a carriage return at the very end.
     let mut skipped = 0;
-    let mut text = text;
+    let mut text = text.strip_suffix('\r').unwrap_or(text);
     while let Some(rest) = text.strip_prefix('\n').or_else(|| text.strip_prefix("\r\n")) {
         skipped += 1;
         text = rest;
@@ -501,8 +507,9 @@ pub fn csv_read(text: &str) -> Result<Vec<String>, String> {
         loop {
             let rest = &text[at..];
             let Some(end) = rest.find('"') else {
-                let column = text.len() - text.rfind('\n').map_or(0, |feed| feed + 1) + 1;
-                let line = first + text.matches('\n').count();
+                let lines = text.strip_suffix('\n').unwrap_or(text);
+                let column = text.len() - lines.rfind('\n').map_or(0, |feed| feed + 1) + 1;
+                let line = first + lines.matches('\n').count();
                 return Err(csv_error(first, line, column, "extraneous or missing \" in quoted-field"));
             };
             for (feed, _) in rest[..end].match_indices('\n') {

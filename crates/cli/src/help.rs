@@ -43,11 +43,7 @@ impl Tool {
     pub(crate) fn usage_text(&self, path: &[&'static Command], flag: bool) -> String {
         let command = last(path);
         let name = path_name(path);
-        let set = if flag { self.flags(path) } else { FlagSet::of(path, path.len() == 1 && self.hide_root_help) };
-        let mut set = set;
-        if path.len() == 1 && self.hide_root_help {
-            set.hide_help();
-        }
+        let set = self.set(path, flag);
         let mut children = self.children(path);
         children.sort_by_key(|child| child.name());
         let listed = children.iter().any(|child| child.available() && !completion::is_help(child));

@@ -14,7 +14,7 @@
 
 use std::fmt::Write;
 
-use crate::golang;
+use crate::{golang, words};
 
 /// An object being written; fields stand in the order of the calls.
 #[derive(Debug, Default, Clone)]
@@ -138,6 +138,9 @@ pub fn list(values: impl IntoIterator<Item = impl AsRef<str>>) -> String {
 
 /// A string. Characters that stand for bytes (see [`crate::words`]) become U+FFFD, as Go writes invalid UTF-8.
 pub fn text(value: &str) -> String {
+    if words::holds_bytes(value) {
+        return text_of_bytes(&words::bytes(value));
+    }
     let mut out = String::with_capacity(value.len() + 2);
     push_text(&mut out, value);
     out
@@ -145,6 +148,11 @@ pub fn text(value: &str) -> String {
 
 fn push_text(out: &mut String, value: &str) {
     out.push('"');
+    push_escaped(out, value);
+    out.push('"');
+}
+
+fn push_escaped(out: &mut String, value: &str) {
     let mut plain = 0;
     for (at, c) in value.char_indices() {
         let escaped = match c {
@@ -155,7 +163,6 @@ fn push_text(out: &mut String, value: &str) {
             '\t' => "\\t",
             '\u{8}' => "\\b",
             '\u{c}' => "\\f",
-            '\u{10ff80}'..='\u{10ffff}' => "\\ufffd",
             '\u{0}'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => "",
             _ => continue,
         };
@@ -168,19 +175,18 @@ fn push_text(out: &mut String, value: &str) {
         }
     }
     out.push_str(&value[plain..]);
-    out.push('"');
 }
 
 /// A string from bytes that may not be UTF-8: each bad byte becomes `\ufffd`.
 pub fn text_of_bytes(value: &[u8]) -> String {
     let mut out = String::from("\"");
     for chunk in value.utf8_chunks() {
-        let part = text(chunk.valid());
-        out.push_str(&part[1..part.len() - 1]);
+        push_escaped(&mut out, chunk.valid());
         chunk.invalid().iter().for_each(|_| out.push_str("\\ufffd"));
     }
     out.push('"');
-    out
+    // Characters that would be taken for bytes when this is printed.
+    if words::holds_bytes(&out) { words::from_bytes(out.into_bytes()) } else { out }
 }
 
 /// Bytes: standard base64 in quotes.

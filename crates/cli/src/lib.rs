@@ -70,6 +70,10 @@ mod env;
 mod failure;
 mod flags;
 pub mod golang;
+#[cfg(test)]
+mod golang_tests;
+#[cfg(test)]
+mod golden_tests;
 mod help;
 pub mod humanize;
 pub mod json;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use crate::call::{Call, path_name};
 use crate::command::{Args, Command};
 use crate::flags::{FlagSet, Refused};
-use crate::{Failure, completion, golang, output};
+use crate::{Failure, completion, env, golang, output, words};
 
 /// A tool: its root command and its habits.
 #[derive(Clone, Copy)]
@@ -13,6 +13,8 @@ pub struct Tool {
     pub root: &'static Command,
     /// `ETCDCTL_`: variables that set persistent flags, for commands that call [`Call::environment`].
     pub env_prefix: Option<&'static str>,
+    /// `ETCD_DEFRAG_`: variables that are the defaults of all flags, in the help too.
+    pub env_defaults: Option<&'static str>,
     /// `etcdctl mem li` is `etcdctl member list`.
     pub prefix_matching: bool,
     pub help: Help,
@@ -48,6 +50,7 @@ impl Tool {
         Tool {
             root,
             env_prefix: None,
+            env_defaults: None,
             prefix_matching: false,
             help: Help::Full,
             footer: "",
@@ -90,7 +93,7 @@ impl Tool {
             let name = golang::quote(command.name());
             output::complain(format!("Command {name} is deprecated, {}\n", command.deprecated));
         }
-        let mut set = self.flags(&path);
+        let mut set = self.set(&path, true);
         let (args, before_dash) = if command.raw {
             (found.rest, None)
         } else {
@@ -134,11 +137,16 @@ impl Tool {
         if self.repeat_error { failure } else { Failure::silent(failure.code) }
     }
 
-    /// The flags of the command that runs.
-    pub(crate) fn flags(&self, path: &[&'static Command]) -> FlagSet {
-        let mut set = FlagSet::of(path, true);
-        if path.len() == 1 && self.hide_root_help {
+    /// The flags of the last command of `path`. `help`: cobra has added `--help` to them, as it does to the command that runs; a root
+    /// whose `--help` is hidden has it from the start.
+    pub(crate) fn set(&self, path: &[&'static Command], help: bool) -> FlagSet {
+        let hides = path.len() == 1 && self.hide_root_help;
+        let mut set = FlagSet::of(path, help || hides);
+        if hides {
             set.hide_help();
+        }
+        if let Some(prefix) = self.env_defaults {
+            env::defaults(&mut set, prefix, |name| std::env::var_os(name).map(words::from_os));
         }
         set
     }
@@ -160,10 +168,10 @@ impl Tool {
         let mut called_as = self.root.name().to_owned();
         loop {
             // The flags as they are known before cobra adds `--help` to the command it runs.
-            let set = FlagSet::of(&path, path.len() == 1 && self.hide_root_help);
+            let set = self.set(&path, false);
             let words = without_flags(&rest, &set);
             let Some(next) = words.first() else { break };
-            let Some(child) = self.find_next(&path, next, args) else { break };
+            let Some(child) = self.find_next(&path, next) else { break };
             remove_first(&mut rest, next, &set);
             called_as = next.clone();
             path.push(child);
@@ -171,7 +179,7 @@ impl Tool {
         let command = last(&path);
         let mut unknown = None;
         if path.len() == 1 && command.args == Args::Any && !command.commands.is_empty() {
-            let set = FlagSet::of(&path, self.hide_root_help);
+            let set = self.set(&path, false);
             if let Some(word) = without_flags(&rest, &set).first() {
                 let suggestions = self.suggestions(word);
                 unknown = Some(format!(
@@ -184,10 +192,10 @@ impl Tool {
         Found { path, rest, called_as, unknown }
     }
 
-    fn find_next(&self, path: &[&'static Command], word: &str, args: &[String]) -> Option<&'static Command> {
+    fn find_next(&self, path: &[&'static Command], word: &str) -> Option<&'static Command> {
         let mut children = self.children(path);
         if path.len() == 1 {
-            children.extend(completion::hidden(self, args));
+            children.extend(completion::hidden(self));
         }
         let named = |one: &&&'static Command| one.name() == word || one.aliases.contains(&word);
         if let Some(found) = children.iter().find(named) {

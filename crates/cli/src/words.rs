@@ -22,7 +22,7 @@ pub fn from_os(word: OsString) -> String {
 /// Any bytes.
 pub fn from_bytes(bytes: Vec<u8>) -> String {
     let bytes = match String::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(stands_for_a_byte) => return text,
+        Ok(text) if !holds_bytes(&text) => return text,
         Ok(text) => text.into_bytes(),
         Err(error) => error.into_bytes(),
     };
@@ -43,7 +43,7 @@ pub fn from_bytes(bytes: Vec<u8>) -> String {
 
 /// What was typed.
 pub fn bytes(word: &str) -> Vec<u8> {
-    if !word.chars().any(stands_for_a_byte) {
+    if !holds_bytes(word) {
         return word.as_bytes().to_vec();
     }
     let mut out = Vec::with_capacity(word.len());
@@ -56,6 +56,12 @@ pub fn bytes(word: &str) -> Vec<u8> {
         }
     }
     out
+}
+
+/// Some of its characters stand for bytes.
+pub fn holds_bytes(word: &str) -> bool {
+    // All of them begin with this byte.
+    word.as_bytes().contains(&0xf4) && word.chars().any(stands_for_a_byte)
 }
 
 fn stands_for_a_byte(c: char) -> bool {
