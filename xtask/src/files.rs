@@ -1,7 +1,8 @@
 //! Go reads our files: a snapshot through `etcdutl`, a cluster started from it, and a write-ahead log.
 
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::go::{self, Judge};
 use crate::member::{Cluster, Restored};
@@ -59,8 +60,8 @@ pub fn run(server: &Path) -> Result {
 
 /// Keys, a lease, deletions and a compaction, so that there is something to hash on both sides of it.
 fn fill(cluster: &Cluster) -> Result {
-    crate::bench::put_many(&cluster.endpoints(), KEYS, 100)?;
-    crate::bench::put_many(&cluster.endpoints(), KEYS / 2, 60)?;
+    put_many(&cluster.endpoints(), KEYS, 100)?;
+    put_many(&cluster.endpoints(), KEYS / 2, 60)?;
     let granted = run::text(&mut etcdctl(cluster, &["lease", "grant", "6000"]))?;
     let lease = granted.split(' ').nth(1).unwrap_or_default().to_owned();
     run::text(&mut etcdctl(cluster, &["put", "leased", "value", &format!("--lease={lease}")]))?;
@@ -98,6 +99,26 @@ fn number(json: &str, name: &str) -> Result<i64> {
     let digits = json.split_once(&format!("\"{name}\":")).map_or("", |(_, rest)| rest).trim_start();
     let digits: String = digits.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().map_err(|_| format!("no {name} in {json}"))
+}
+
+/// Puts `count` keys `k00000000`, ... of `size` bytes each, a hundred in one transaction.
+fn put_many(endpoints: &str, count: usize, size: usize) -> Result {
+    let value = "v".repeat(size);
+    for first in (0..count).step_by(100) {
+        let puts: String = (first..count.min(first + 100)).map(|at| format!("put k{at:08} {value}\n")).collect();
+        let mut etcdctl = Command::new(Judge::Etcdctl.path());
+        etcdctl.args(["--endpoints", endpoints, "txn"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = run::spawn(&mut etcdctl)?;
+        if let Some(mut input) = child.stdin.take() {
+            let text = format!("\n{puts}\n\n");
+            input.write_all(text.as_bytes()).map_err(|error| format!("etcdctl txn: {error}"))?;
+        }
+        let status = child.wait().map_err(|error| error.to_string())?;
+        if !status.success() {
+            return Err(format!("etcdctl txn: {status}"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@
 #![allow(clippy::disallowed_methods)]
 
 mod bench;
-mod bigstate;
 mod ci;
 mod codegen;
 mod common;
@@ -37,8 +36,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   crash [--quick]           power loss and kill -9
   fuzz [--seconds N] [--target NAME]
                             damaged bytes to everything that reads bytes, a minute each
-  bench [--rounds N] [--members 1|3] [--only NAME,NAME] [--scale X] [--keys N] [--server PATH]
-                            side by side with etcd 3.6; a whole run writes docs/bench.md
+  bench [tools] [--only NAME,NAME] [--members 1|3] [--client load|benchmark] [--rounds N] [--scale X] [--keys N]
+        [--server PATH] [--load PATH] [--commit NAME] [--page]
+                            side by side with etcd 3.6, or with etcd's tools; writes docs/bench.md
 ";
 
 fn main() -> ExitCode {

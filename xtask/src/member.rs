@@ -280,6 +280,11 @@ pub fn children_cpu_us() -> f64 {
     cpu("/proc/self/stat", 13)
 }
 
+/// The most memory a process has had so far, mapped files among it, in MiB; 0 when it is gone.
+pub fn peak_mib(id: u32) -> f64 {
+    status_kib(id, "VmHWM:") / 1024.0
+}
+
 fn status_kib(id: u32, field: &str) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(field));
