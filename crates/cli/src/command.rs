@@ -26,7 +26,7 @@ pub struct Command {
     /// Its children, in the order in which the Go tool adds them.
     pub commands: &'static [&'static Command],
     /// `None`: a group of commands, which prints its help.
-    pub run: Option<fn(&Call) -> Result<(), Failure>>,
+    pub run: Option<Run>,
     /// Works and is not listed.
     pub hidden: bool,
     /// Not empty: works, is not listed, and says `Command "x" is deprecated, TEXT` on stderr.
@@ -42,6 +42,9 @@ pub struct Command {
     /// Flags are not parsed: every word is positional.
     pub raw: bool,
 }
+
+/// What a command does.
+pub type Run = fn(&Call) -> Result<(), Failure>;
 
 /// How many positional words a command takes, checked before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -371,7 +371,7 @@ fn parse_digits(text: &str, base: u32) -> Result<u64, &'static str> {
     let prefixed = digits.len() < lower.len();
     let digits = if text.contains('_') {
         let parts_well = digits.split('_').enumerate().all(|(at, part)| !part.is_empty() || (at == 0 && prefixed));
-        if !any_base || !parts_well || !(prefixed || !lower.starts_with('0')) {
+        if !any_base || !parts_well || (!prefixed && lower.starts_with('0')) {
             return Err(SYNTAX);
         }
         digits.replace('_', "")

@@ -85,7 +85,7 @@ pub mod words;
 pub mod zap;
 
 pub use call::{Call, parse};
-pub use command::{Args, Command, Complete, Flag, Kind};
+pub use command::{Args, Command, Complete, Flag, Kind, Run};
 pub use failure::Failure;
 pub use output::{complain, print};
 pub use tool::{Help, Tool};
