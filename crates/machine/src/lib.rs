@@ -41,7 +41,9 @@ use prost::Message;
 
 pub use error::ApplyError;
 pub use install::{InstallError, InstallJob, Installed};
-pub use membership::{ConfChangeContext, MIN_CLUSTER_VERSION, Member, Membership, Position};
+pub use membership::{
+    ConfChangeContext, MIN_CLUSTER_VERSION, Member, Membership, Position, conf_state_json, parse_conf_state,
+};
 pub use txn::ReadError;
 
 /// What the machine is opened with.

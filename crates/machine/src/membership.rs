@@ -197,7 +197,7 @@ impl Membership {
     }
 
     /// The configuration as raft's snapshot message carries it for etcd 3.5 and 3.6: their legacy store as JSON.
-    pub(crate) fn to_v2_store_json(&self, index: Index) -> Vec<u8> {
+    pub fn to_v2_store_json(&self, index: Index) -> Vec<u8> {
         use serde_json::{Map, Value, json};
         let node = |path: &str, value: &str, children: Option<Map<String, Value>>| {
             json!({
@@ -245,7 +245,7 @@ impl Membership {
 }
 
 /// Go's `json.Marshal(raftpb.ConfState)`, as bucket `meta` holds it under `confState`.
-pub(crate) fn conf_state_json(state: &ConfState) -> Vec<u8> {
+pub fn conf_state_json(state: &ConfState) -> Vec<u8> {
     use serde_json::{Map, Value};
     let mut map = Map::new();
     let mut list = |name: &str, ids: &[u64]| {
@@ -262,7 +262,7 @@ pub(crate) fn conf_state_json(state: &ConfState) -> Vec<u8> {
 }
 
 /// Reads what [`conf_state_json`], or any Go release, wrote.
-pub(crate) fn parse_conf_state(json: &[u8]) -> Result<ConfState, serde_json::Error> {
+pub fn parse_conf_state(json: &[u8]) -> Result<ConfState, serde_json::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Json {

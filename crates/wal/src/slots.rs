@@ -73,7 +73,7 @@ impl Acked {
 
 /// `acked-<n>` beside a log directory called `wal`; beside one of another name, `<name>.acked-<n>`, because several
 /// members may keep their logs next to each other on a log disk.
-fn path(wal_dir: &Path, slot: usize) -> PathBuf {
+pub(crate) fn path(wal_dir: &Path, slot: usize) -> PathBuf {
     match wal_dir.file_name().and_then(|name| name.to_str()) {
         Some("wal") | None => wal_dir.with_file_name(format!("acked-{slot}")),
         Some(name) => wal_dir.with_file_name(format!("{name}.acked-{slot}")),

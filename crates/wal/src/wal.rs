@@ -86,6 +86,23 @@ impl Wal {
         Ok(!names::list(disk, dir)?.is_empty())
     }
 
+    /// Removes the slots beside a log that nobody has open, for one that is made for others: without them it says no less
+    /// of itself, but may be moved and copied without them. Durable on return.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn remove_slots(disk: &dyn Disk, dir: &Path) -> Result<(), WalError> {
+        for slot in 0..2 {
+            let path = slots::path(dir, slot);
+            match disk.remove_file(&path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e).context("remove", &path),
+                _ => {}
+            }
+        }
+        let parent = dir.parent().unwrap_or(Path::new("."));
+        disk.sync_dir(parent).context("sync", parent)
+    }
+
     /// Makes a new log at `dir`, holding the snapshot record (0, 0). After a crash there is the whole new log or none.
     ///
     /// # Errors

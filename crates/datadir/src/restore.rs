@@ -1,0 +1,440 @@
+//! A snapshot file becomes etcd's data directory, for the first start of a new cluster.
+//!
+//! The file's pages are copied as they are, hashed on the way, and what differs in the new cluster (its members, where its
+//! log stands, a bumped revision) is patched in behind them. Time and memory therefore go with one pass over the bytes, and
+//! not with the number of keys.
+//!
+//! All of it is built in a directory of another name and renamed when every byte is durable. A data directory that exists
+//! and is empty may be a mount point, so there `member` alone is built inside and renamed. With a log directory elsewhere
+//! there are two names that cannot change at once: then the database comes first, without the pages that make it one, so
+//! that no server starts from it; then the log; and last those pages.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use bytes::Bytes;
+use dolmen_bolt::{BoltReader, Patch, TRAILER_LEN, has_trailer};
+use dolmen_env::{Disk, DiskFile, OpenMode, RealDisk};
+use dolmen_machine::{Member, Membership};
+use dolmen_proto::raftpb::{ConfChange, ConfState, Entry, EntryType, HardState, SnapshotMetadata};
+use dolmen_proto::walpb;
+use dolmen_types::{Revision, hex_id};
+use dolmen_wal::{Metadata, Wal, WalError, WalOptions};
+use prost::Message;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::bootstrap::{Bootstrap, BootstrapError};
+use crate::files::{FileReader, in_the_making, is_taken, parent_of};
+use crate::report::{Level, Report};
+use crate::snap;
+
+/// What `snapshot restore` is told; names are the flags'.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoreOptions {
+    pub snapshot: PathBuf,
+    pub name: String,
+    /// With the default applied: `<name>.etcd`.
+    pub data_dir: PathBuf,
+    /// `None`: `<data-dir>/member/wal`.
+    pub wal_dir: Option<PathBuf>,
+    /// Split at commas, and not looked at otherwise.
+    pub initial_advertise_peer_urls: Vec<String>,
+    pub initial_cluster: String,
+    pub initial_cluster_token: String,
+    pub skip_hash_check: bool,
+    /// Only shown in the log: nothing is mapped.
+    pub initial_memory_map_size: u64,
+    /// 0: none. More goes with `mark_compacted` only, which the caller checks.
+    pub bump_revision: u64,
+    pub mark_compacted: bool,
+}
+
+/// Why nothing was restored. The texts of the first ones are etcd's.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    #[error("data-dir {dir:?} not empty or could not be read")]
+    DataDir { dir: PathBuf },
+    #[error("wal-dir {dir:?} exists")]
+    WalDir { dir: PathBuf },
+    #[error("open {}: {}", path.display(), os_text(source))]
+    Open { path: PathBuf, source: io::Error },
+    #[error("snapshot missing hash but --skip-hash-check=false")]
+    NoHash,
+    #[error("expected sha256 {}, got {}", byte_list(expected), byte_list(found))]
+    Hash { expected: Vec<u8>, found: Vec<u8> },
+    #[error("{} is no sound etcd database", path.display())]
+    Database { path: PathBuf, source: dolmen_bolt::Error },
+    #[error("the snapshot's last revision {} cannot be raised by {by}", found.main)]
+    Revision { found: Revision, by: u64 },
+    #[error("the snapshot's bucket key has a key that is no revision")]
+    NotARevision,
+    #[error("another restore into {} is running", dir.display())]
+    Busy { dir: PathBuf },
+    #[error("cannot {doing} {}", path.display())]
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Wal(#[from] WalError),
+}
+
+/// The operating system's words as Go has them, where that is the usual one.
+fn os_text(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".into(),
+        io::ErrorKind::PermissionDenied => "permission denied".into(),
+        io::ErrorKind::IsADirectory => "is a directory".into(),
+        _ => error.to_string(),
+    }
+}
+
+/// As Go prints a slice of bytes.
+fn byte_list(bytes: &[u8]) -> String {
+    let numbers: Vec<String> = bytes.iter().map(u8::to_string).collect();
+    format!("[{}]", numbers.join(" "))
+}
+
+pub(crate) trait Doing<T> {
+    fn doing(self, doing: &'static str, path: &Path) -> Result<T, RestoreError>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, doing: &'static str, path: &Path) -> Result<T, RestoreError> {
+        self.map_err(|source| RestoreError::Io { doing, path: path.to_owned(), source })
+    }
+}
+
+/// Restores on the real disk.
+///
+/// # Errors
+/// See [`RestoreError`]. What was there before is untouched.
+pub fn restore(options: &RestoreOptions, report: &mut dyn Report) -> Result<(), RestoreError> {
+    restore_on(&(Arc::new(RealDisk) as Arc<dyn Disk>), options, report)
+}
+
+/// Restores on a disk: source and target are both there.
+///
+/// # Errors
+/// As [`restore`].
+pub fn restore_on(
+    disk: &Arc<dyn Disk>,
+    options: &RestoreOptions,
+    report: &mut dyn Report,
+) -> Result<(), RestoreError> {
+    let bootstrap = Bootstrap::new(
+        &options.name,
+        &options.initial_advertise_peer_urls,
+        &options.initial_cluster,
+        &options.initial_cluster_token,
+    )?;
+    if is_taken(&**disk, &options.data_dir) {
+        return Err(RestoreError::DataDir { dir: options.data_dir.clone() });
+    }
+    let inside = options.data_dir.join("member/wal");
+    let wal_dir = options.wal_dir.clone().filter(|dir| *dir != inside);
+    if let Some(dir) = &wal_dir
+        && disk.exists(dir).unwrap_or(true)
+    {
+        return Err(RestoreError::WalDir { dir: dir.clone() });
+    }
+    let fields = [
+        ("path", shown(&options.snapshot)),
+        ("wal-dir", shown(wal_dir.as_ref().unwrap_or(&inside))),
+        ("data-dir", shown(&options.data_dir)),
+        ("snap-dir", shown(&options.data_dir.join("member/snap"))),
+        ("initial-memory-map-size", options.initial_memory_map_size.into()),
+    ];
+    report.log(Level::Info, "restoring snapshot", &fields);
+    let place = Place::prepare(&**disk, &options.data_dir, wal_dir.as_deref())?;
+    let built = Build { disk, options, bootstrap: &bootstrap, place: &place }.run(report);
+    // What was built and is not in its place is nobody's; that a part of it stays would be no worse than a crash.
+    if built.is_err() {
+        place.clean(&**disk);
+    }
+    built?;
+    report.log(Level::Info, "restored snapshot", &fields);
+    Ok(())
+}
+
+fn shown(path: &Path) -> Value {
+    path.display().to_string().into()
+}
+
+/// Where things are built and where they go.
+struct Place {
+    /// What is renamed at the end.
+    from: PathBuf,
+    to: PathBuf,
+    /// `member` while it is built.
+    member: PathBuf,
+    /// The log while it is built, and its place, when it is not in `member`.
+    wal: Option<(PathBuf, PathBuf)>,
+}
+
+/// Held by the restore that builds in a directory.
+const LOCK: &str = "restore.lock";
+
+impl Place {
+    fn prepare(disk: &dyn Disk, data_dir: &Path, wal_dir: Option<&Path>) -> Result<Self, RestoreError> {
+        let there = disk.exists(data_dir).doing("look at", data_dir)?;
+        let to = if there { data_dir.join("member") } else { data_dir.to_owned() };
+        let from = in_the_making(&to);
+        let member = if there { from.clone() } else { from.join("member") };
+        let wal = wal_dir.map(|dir| (in_the_making(dir), dir.to_owned()));
+        if disk.exists(&from).doing("look at", &from)? {
+            match disk.lock(&from.join(LOCK)) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(RestoreError::Busy { dir: to }),
+                held => drop(held.doing("lock", &from)?),
+            }
+            disk.remove_dir_all(&from).doing("remove", &from)?;
+        }
+        if let Some((temporary, _)) = &wal
+            && disk.exists(temporary).doing("look at", temporary)?
+        {
+            disk.remove_dir_all(temporary).doing("remove", temporary)?;
+        }
+        disk.create_dir_all(&member.join("snap")).doing("create", &member)?;
+        Ok(Self { from, to, member, wal })
+    }
+
+    fn clean(&self, disk: &dyn Disk) {
+        let _best_effort = disk.remove_dir_all(&self.from);
+        if let Some((temporary, _)) = &self.wal {
+            let _best_effort = disk.remove_dir_all(temporary);
+        }
+    }
+}
+
+struct Build<'a> {
+    disk: &'a Arc<dyn Disk>,
+    options: &'a RestoreOptions,
+    bootstrap: &'a Bootstrap,
+    place: &'a Place,
+}
+
+impl Build<'_> {
+    fn run(&self, report: &mut dyn Report) -> Result<(), RestoreError> {
+        let (disk, place) = (&**self.disk, self.place);
+        let lock_path = place.from.join(LOCK);
+        let lock = disk.lock(&lock_path).doing("lock", &lock_path)?;
+        let snap_dir = place.member.join("snap");
+        let db = snap_dir.join("db");
+        self.copy(&db, report)?;
+        let patch = self.patch(&db, report)?;
+        self.log(report)?;
+        self.raft_snapshot(&snap_dir)?;
+
+        let file = disk.open(&db, OpenMode::ReadWrite).doing("open", &db)?;
+        let write = |file: &dyn DiskFile, (offset, bytes): &(u64, Bytes), db: &Path| {
+            file.write_all_at(bytes, *offset).doing("write", db)
+        };
+        file.write_all_at(&patch.pages, patch.offset).doing("write", &db)?;
+        file.set_len(patch.len).doing("cut", &db)?;
+        for (offset, bytes) in patch.metas() {
+            // See the head of the module for why they may have to wait.
+            let bytes = if place.wal.is_some() { vec![0; bytes.len()].into() } else { bytes };
+            write(&*file, &(offset, bytes), &db)?;
+        }
+        file.sync_data().doing("sync", &db)?;
+        drop(file);
+        drop(lock);
+        disk.remove_file(&lock_path).doing("remove", &lock_path)?;
+        disk.sync_dir(&snap_dir).doing("sync", &snap_dir)?;
+        disk.sync_dir(&place.member).doing("sync", &place.member)?;
+        disk.sync_dir(&place.from).doing("sync", &place.from)?;
+        rename(disk, &place.from, &place.to)?;
+        if let Some((temporary, dir)) = &place.wal {
+            rename(disk, temporary, dir)?;
+            let db = self.options.data_dir.join("member/snap/db");
+            let file = disk.open(&db, OpenMode::ReadWrite).doing("open", &db)?;
+            for meta in patch.metas() {
+                write(&*file, &meta, &db)?;
+            }
+            file.sync_data().doing("sync", &db)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the database out of the snapshot file and proves its hash.
+    fn copy(&self, db: &Path, report: &mut dyn Report) -> Result<(), RestoreError> {
+        let source = &self.options.snapshot;
+        let from = self.disk.open(source, OpenMode::Read);
+        let from = from.map_err(|error| RestoreError::Open { path: source.clone(), source: error })?;
+        let len = from.len().doing("read", source)?;
+        let hashed = has_trailer(len);
+        if !hashed && !self.options.skip_hash_check {
+            return Err(RestoreError::NoHash);
+        }
+        let body = if hashed { len - TRAILER_LEN } else { len };
+        let to = self.disk.open(db, OpenMode::CreateNew).doing("create", db)?;
+        let found = if self.options.skip_hash_check {
+            copy(&*from, source, &*to, db, body, report, &mut |_| Ok(()))?;
+            None
+        } else {
+            // Hashing takes about as long as copying, and another core has nothing to do.
+            let (sender, receiver) = sync_channel::<Bytes>(4);
+            let digest = std::thread::scope(|scope| {
+                let hasher = scope.spawn(move || {
+                    let mut hasher = Sha256::new();
+                    receiver.iter().for_each(|chunk| hasher.update(&chunk));
+                    hasher.finalize().to_vec()
+                });
+                let copied = copy(&*from, source, &*to, db, body, report, &mut |chunk| {
+                    sender.send(chunk.clone()).map_err(|_| io::Error::other("the hash is no longer computed"))
+                });
+                drop(sender);
+                let digest = hasher.join();
+                copied?;
+                digest.map_err(|_| io::Error::other("the hash cannot be computed")).doing("hash", source)
+            })?;
+            Some(digest)
+        };
+        if let Some(found) = found {
+            let mut expected = vec![0; TRAILER_LEN as usize];
+            from.read_exact_at(&mut expected, body).doing("read", source)?;
+            if expected != found {
+                return Err(RestoreError::Hash { expected, found });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the new cluster's database says otherwise than the snapshot.
+    fn patch(&self, db: &Path, report: &mut dyn Report) -> Result<Patch, RestoreError> {
+        let unsound = |source| RestoreError::Database { path: self.options.snapshot.clone(), source };
+        let file = self.disk.open(db, OpenMode::Read).doing("open", db)?;
+        let reader = BoltReader::open(FileReader(file)).map_err(unsound)?;
+        if self.options.skip_hash_check {
+            // Nothing else vouches for the bytes.
+            reader.check().map_err(unsound)?;
+        }
+        let mut edit = reader.edit().map_err(unsound)?;
+        let mut meta = BTreeMap::new();
+        if let Some(bucket) = reader.bucket(b"meta").map_err(unsound)? {
+            for pair in bucket.pairs().map_err(unsound)? {
+                let (key, value) = pair.map_err(unsound)?;
+                meta.insert(key, value);
+            }
+        }
+        report.log(Level::Info, "Trimming membership information from the backend...", &[]);
+        if self.options.bump_revision > 0 && self.options.mark_compacted {
+            let by = self.options.bump_revision;
+            let last = edit.last_key(b"key").map_err(unsound)?;
+            let found = match &last {
+                Some(key) => Revision::from_bolt_key(key).ok_or(RestoreError::NotARevision)?.0,
+                None => Revision::default(),
+            };
+            let main = i64::try_from(by).ok().and_then(|by| found.main.checked_add(by));
+            let main = main.ok_or(RestoreError::Revision { found, by })?;
+            let fields = [
+                ("latest-revision", Value::from(found.main)),
+                ("bump-amount", by.into()),
+                ("new-latest-revision", main.into()),
+            ];
+            report.log(Level::Info, "bumping latest revision", &fields);
+            let (key, len) = Revision { main, sub: 0 }.to_bolt_key(false);
+            let key = Bytes::copy_from_slice(&key[..len]);
+            edit.append(b"key", key.clone(), Bytes::new()).map_err(unsound)?;
+            report.log(Level::Info, "marking revision compacted", &[("revision", main.into())]);
+            meta.insert("scheduledCompactRev".into(), key);
+        }
+        let mut members = BTreeMap::new();
+        for member in self.bootstrap.members.values() {
+            let fields = [
+                ("cluster-id", Value::from(hex_id(self.bootstrap.cluster_id))),
+                ("local-member-id", "0".into()),
+                ("added-peer-id", hex_id(member.id).into()),
+                ("added-peer-peer-urls", json!(member.peer_urls)),
+                ("added-peer-is-learner", false.into()),
+            ];
+            report.log(Level::Info, "added member", &fields);
+            members.insert(hex_id(member.id).into(), member_json(member));
+        }
+        edit.replace(b"members", &members).map_err(unsound)?;
+        edit.replace(b"members_removed", &BTreeMap::new()).map_err(unsound)?;
+        let number = |number: u64| Bytes::copy_from_slice(&number.to_be_bytes());
+        meta.insert("consistent_index".into(), number(self.bootstrap.members.len() as u64));
+        meta.insert("term".into(), number(1));
+        edit.replace(b"meta", &meta).map_err(unsound)?;
+        edit.finish().map_err(unsound)
+    }
+
+    fn conf_state(&self) -> ConfState {
+        ConfState { voters: self.bootstrap.members.keys().copied().collect(), ..ConfState::default() }
+    }
+
+    /// The log: one change of the configuration a member, committed, and word that the database holds them.
+    fn log(&self, _report: &mut dyn Report) -> Result<(), RestoreError> {
+        let dir = match &self.place.wal {
+            Some((temporary, _)) => temporary.clone(),
+            None => self.place.member.join("wal"),
+        };
+        disk_parent(&**self.disk, &dir)?;
+        let metadata = Metadata { node_id: self.bootstrap.own, cluster_id: self.bootstrap.cluster_id };
+        let mut wal = Wal::create(self.disk.clone(), &dir, metadata, WalOptions::default())?;
+        let entries: Vec<Entry> = self.bootstrap.members.values().zip(1..).map(first_entry).collect();
+        let commit = entries.len() as u64;
+        let vote = self.bootstrap.members.keys().next().copied().unwrap_or_default();
+        wal.append(Some(&HardState { term: 1, vote, commit }), &entries)?;
+        wal.append_snapshot(&walpb::Snapshot { index: commit, term: 1, conf_state: Some(self.conf_state()) })?;
+        wal.close()?;
+        Ok(Wal::remove_slots(&**self.disk, &dir)?)
+    }
+
+    fn raft_snapshot(&self, dir: &Path) -> Result<(), RestoreError> {
+        let index = self.bootstrap.members.len() as u64;
+        let membership = Membership { members: self.bootstrap.members.clone(), ..Membership::default() };
+        let metadata = SnapshotMetadata { index, term: 1, conf_state: Some(self.conf_state()) };
+        snap::write(&**self.disk, dir, metadata, membership.to_v2_store_json(index).into())
+            .doing("write", &dir.join(snap::file_name(1, index)))
+    }
+}
+
+fn disk_parent(disk: &dyn Disk, dir: &Path) -> Result<(), RestoreError> {
+    let parent = parent_of(dir);
+    disk.create_dir_all(parent).doing("create", parent)
+}
+
+fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), RestoreError> {
+    disk.rename(from, to).doing("rename", from)?;
+    let parent = parent_of(to);
+    disk.sync_dir(parent).doing("sync", parent)
+}
+
+pub(crate) fn member_json(member: &Member) -> Bytes {
+    serde_json::to_vec(member).expect("a member is plain strings and numbers").into()
+}
+
+fn first_entry((member, index): (&Member, u64)) -> Entry {
+    let change = ConfChange { node_id: member.id, context: member_json(member), ..ConfChange::default() };
+    Entry { term: 1, index, r#type: EntryType::EntryConfChange as i32, data: change.encode_to_vec().into() }
+}
+
+/// Bytes read at a time.
+const CHUNK: u64 = 1 << 20;
+
+fn copy(
+    from: &dyn DiskFile,
+    source: &Path,
+    to: &dyn DiskFile,
+    target: &Path,
+    len: u64,
+    report: &mut dyn Report,
+    see: &mut dyn FnMut(&Bytes) -> io::Result<()>,
+) -> Result<(), RestoreError> {
+    let mut done = 0;
+    while done < len {
+        let mut chunk = vec![0; CHUNK.min(len - done) as usize];
+        from.read_exact_at(&mut chunk, done).doing("read", source)?;
+        let chunk = Bytes::from(chunk);
+        see(&chunk).doing("hash", source)?;
+        to.write_all_at(&chunk, done).doing("write", target)?;
+        done += chunk.len() as u64;
+        report.progress(done, len);
+    }
+    Ok(())
+}
