@@ -213,6 +213,21 @@ impl Error {
         }
     }
 
+    /// The error with its gRPC code, also where etcd names it: how Go's client prints what a stream ends with.
+    ///
+    /// ```
+    /// use dolmen_client::{Error, code};
+    ///
+    /// let denied = Error::status(code::PERMISSION_DENIED, "etcdserver: permission denied");
+    /// assert_eq!(denied.with_code(), "rpc error: code = PermissionDenied desc = etcdserver: permission denied");
+    /// ```
+    pub fn with_code(&self) -> String {
+        match &self.kind {
+            Kind::Etcd(code, message) => format!("rpc error: code = {} desc = {message}", CodeName(*code)),
+            _ => self.to_string(),
+        }
+    }
+
     /// True for an error that etcd itself names (`etcdserver: ...`).
     pub fn is_known(&self) -> bool {
         matches!(self.kind, Kind::Etcd(..))
@@ -231,6 +246,11 @@ impl Error {
     /// The last failed attempt to connect, when no endpoint could be reached: where, and why.
     pub fn connection(&self) -> Option<&ConnectionError> {
         self.connection.as_deref()
+    }
+
+    /// As a gRPC status, code and all, whether etcd knows it by name or not: what Go's client writes into its log.
+    pub(crate) fn status_text(&self) -> String {
+        format!("rpc error: code = {} desc = {}", CodeName(self.code()), self.message())
     }
 
     /// True for failures after which another attempt on a stream makes no sense: all but `Unavailable` and `Internal`.

@@ -57,12 +57,10 @@ impl Token {
                 _ => "LITERAL_NUMBER",
             }
             .to_owned(),
-            Kind::Sign(sign) => {
-                match NAMED_SIGNS.iter().find(|(s, _)| s == sign) {
-                    Some((_, name)) => (*name).to_owned(),
-                    None => format!("'{sign}'"),
-                }
-            }
+            Kind::Sign(sign) => match NAMED_SIGNS.iter().find(|(s, _)| s == sign) {
+                Some((_, name)) => (*name).to_owned(),
+                None => format!("'{sign}'"),
+            },
         }
     }
 }
@@ -212,8 +210,8 @@ impl<'a> Lexer<'a> {
             // Go's scanner drops carriage returns from a raw string.
             let literal = if first == '`' { rest[..length].replace('\r', "") } else { rest[..length].to_owned() };
             match golang::unquote(&literal) {
-                Some(bytes) => Kind::Literal(Value::Text(bytes)),
-                None => return Err(positioned(at, "parse error: cannot unquote string literal")),
+                Ok(bytes) => Kind::Literal(Value::Text(bytes)),
+                Err(_) => return Err(positioned(at, "parse error: cannot unquote string literal")),
             }
         } else if first == '\'' {
             let length = quoted_length(rest, first);
@@ -303,7 +301,7 @@ fn positioned(at: usize, text: &str) -> RuleError {
 }
 
 fn unknown(at: usize, token: &str, literal: &str) -> RuleError {
-    let (token, literal) = (golang::quote(token.as_bytes()), golang::quote(literal.as_bytes()));
+    let (token, literal) = (golang::quote(token), golang::quote(literal));
     positioned(at, &format!("unknown token {token} ({literal})"))
 }
 
@@ -314,7 +312,13 @@ fn underscores_well_placed(literal: &str) -> bool {
     let prefixed = bytes.len() >= 2 && bytes[0] == b'0' && matches!(bytes[1] | 0x20, b'x' | b'o' | b'b');
     for (n, &b) in bytes.iter().enumerate() {
         let digit = b.is_ascii_digit() || (prefixed && (n == 1 || b.is_ascii_hexdigit()));
-        let class = if digit { b'0' } else if b == b'_' { b'_' } else { b'!' };
+        let class = if digit {
+            b'0'
+        } else if b == b'_' {
+            b'_'
+        } else {
+            b'!'
+        };
         if (class == b'_' && before != b'0') || (before == b'_' && class != b'0') {
             return false;
         }
@@ -346,12 +350,13 @@ fn parse_integer(literal: &str) -> Option<i64> {
 }
 
 fn parse_float(literal: &str) -> Option<f64> {
-    let lower = literal.to_ascii_lowercase();
-    let value = match lower.strip_prefix("0x") {
-        Some(_) if !underscores_well_placed(literal) => None,
-        Some(hex) => parse_hex_float(&hex.replace('_', "")),
-        // Go reads `_` in a float only behind a base prefix.
-        None => lower.parse::<f64>().ok(),
+    if !underscores_well_placed(literal) {
+        return None;
+    }
+    let plain = literal.to_ascii_lowercase().replace('_', "");
+    let value = match plain.strip_prefix("0x") {
+        Some(hex) => parse_hex_float(hex),
+        None => plain.parse::<f64>().ok(),
     };
     value.filter(|v| v.is_finite())
 }

@@ -230,11 +230,11 @@ impl Parser<'_> {
                     self.lexer.next()?;
                     // No function exists, but its arguments' mistakes come first.
                     self.list(")", "')' or ','")?;
-                    let text = format!("syntax error: no such function {}", golang::quote(name.as_bytes()));
+                    let text = format!("syntax error: no such function {}", golang::quote(&name));
                     return Err(RuleError::new(position, text));
                 }
                 let variable = self.sizes.variable(&name);
-                let missing = || format!("var error: variable {} does not exist", golang::quote(name.as_bytes()));
+                let missing = || format!("var error: variable {} does not exist", golang::quote(&name));
                 at(position, variable.ok_or_else(missing))
             }
             Kind::Sign("(") => {
@@ -291,7 +291,7 @@ impl Parser<'_> {
             let member = self.expression(TERNARY)?;
             let key = at(position, key.as_object_key())?;
             if members.insert(key.to_vec(), member).is_some() {
-                let text = format!("syntax error: duplicate object key {}", golang::quote(key));
+                let text = format!("syntax error: duplicate object key {}", golang::quote_bytes(key));
                 return Err(RuleError::new(position, text));
             }
             if !self.lexer.sees(",")? {
@@ -300,5 +300,75 @@ impl Parser<'_> {
             }
             self.lexer.next()?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each line: an expression, a tab, and what etcd-defrag's expression library makes of it: `int 3`, `ERR ...`.
+    const GOLDEN: &str = include_str!("testdata/rules.golden");
+
+    /// Whether `found` is what the golden line says.
+    fn agrees(expected: &str, found: &Result<Value, RuleError>) -> bool {
+        let (kind, text) = expected.split_once(' ').unwrap_or((expected, ""));
+        match (kind, found) {
+            ("ERR", Err(e)) => e.text == text,
+            // The library crashes on `5 % 0`; here it is a mistake like `5 / 0`.
+            ("PANIC", Err(e)) => e.text == "math error: cannot divide by zero",
+            ("bool", Ok(Value::Bool(b))) => text == b.to_string(),
+            ("int", Ok(Value::Int(n))) => text == n.to_string(),
+            ("float64", Ok(Value::Float(f))) => text.parse() == Ok(*f),
+            ("string", Ok(Value::Text(bytes))) => text.as_bytes() == bytes,
+            ("<nil>", Ok(Value::Nil)) => true,
+            _ => false,
+        }
+    }
+
+    #[test]
+    fn expressions_mean_what_they_mean_to_etcd_defrag() {
+        let mut wrong = Vec::new();
+        for line in GOLDEN.lines() {
+            let (expression, expected) = line.split_once('\t').expect("every line has a tab");
+            let found = evaluate(expression, &Sizes::TRIAL);
+            if !agrees(expected, &found) {
+                wrong.push(format!("{expression}\n  expected {expected}\n  found    {found:?}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), GOLDEN.lines().count(), wrong.join("\n"));
+    }
+
+    #[test]
+    fn a_rule_is_a_bool_or_empty() {
+        let sizes = Sizes { quota: 100, db_size: 80, db_size_in_use: 30 };
+        assert_eq!(holds("", &sizes), Ok(true));
+        assert_eq!(holds("dbQuotaUsage > 0.7 && dbSizeFree == 50", &sizes), Ok(true));
+        assert_eq!(holds("dbQuotaUsage > 0.8", &sizes), Ok(false));
+        assert_eq!(holds("dbSize", &sizes).map_err(|e| e.text), Err("the rule isn't a boolean expression".to_owned()));
+    }
+
+    #[test]
+    fn a_caret_shows_the_place() {
+        let table = [
+            ("dbSize > 1 &&", "  dbSize > 1 &&\n               ^"),
+            ("é > dbSiz", "  é > dbSiz\n      ^"),
+            ("1 + true", "  1 + true\n    ^"),
+            ("\t@", "   @\n   ^"),
+        ];
+        for (rule, shown) in table {
+            let error = holds(rule, &Sizes::TRIAL).expect_err(rule);
+            assert_eq!(pointed_out(rule, &error), shown);
+        }
+    }
+
+    #[test]
+    fn depth_has_a_bound() {
+        for rule in ["(".repeat(100_000), "-".repeat(2).replace("--", "- ").repeat(100_000), "[".repeat(100_000)] {
+            let error = evaluate(&rule, &Sizes::TRIAL).expect_err("too deep");
+            assert_eq!(error.text, "syntax error: expression is nested too deeply");
+        }
+        let wide = "1 + ".repeat(10_000) + "1";
+        assert_eq!(evaluate(&wide, &Sizes::TRIAL), Ok(Value::Int(10_001)));
     }
 }

@@ -231,7 +231,7 @@ pub(super) fn field(of: &Value, field: &Value) -> Outcome {
             let Value::Text(key) = field else {
                 return Err(format!("syntax error: object key must be string, but was {}", field.type_name()));
             };
-            let missing = || format!("var error: object has no member {}", golang::quote(key));
+            let missing = || format!("var error: object has no member {}", golang::quote_bytes(key));
             members.get(key).cloned().ok_or_else(missing)
         }
         Value::Array(items) => {
