@@ -1,34 +1,28 @@
 //! The client: one handle, cheap to clone, and every unary call of etcd as a method.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use dolmen_proto::{etcdserverpb as pb, v3electionpb, v3lockpb};
-use prost::Message;
 
+use crate::call::{Core, Retry};
 use crate::config::Config;
 use crate::error::Error;
-use crate::streaming::{Requests, Streaming};
+use crate::streaming::Streaming;
+
+use std::time::Duration;
 
 /// A handle on a cluster. Clones share connections and token.
+///
+/// # Which calls are made again
+///
+/// A call that certainly reached no server is sent to another one, whatever it does; a call that only reads, too, when the
+/// answer is `Unavailable`: a lost connection, no leader, a member that stops. A *write* that was on its way when the
+/// connection broke is never made again, since nobody knows whether it happened: the caller gets `Unavailable`, or
+/// `context deadline exceeded` when its time was up first, and has to look. Granting and revoking leases, alarms and moves
+/// of the leader count as reads here, because doing them twice does no harm.
+///
+/// A token that the server does not take any more is renewed, and the call made again: it was refused, not done.
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
-    timeout: Option<Duration>,
-    require_leader: bool,
-}
-
-struct Shared {
-    config: Config,
-}
-
-/// May a call that failed on the way be made again?
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Retry {
-    /// It changes nothing, or nothing the second time.
-    Repeatable,
-    /// Only when it certainly never reached a server.
-    Once,
+    pub(crate) core: Core,
 }
 
 /// The unary calls: name, path, messages, and whether a repetition is harmless, as etcd's own client has it.
@@ -39,7 +33,7 @@ macro_rules! calls {
                 $(#[$doc])*
                 #[doc = concat!("\n\ngRPC: `", $path, "`.")]
                 pub async fn $name(&self, request: $request) -> Result<$response, Error> {
-                    self.unary($path, &request, Retry::$retry).await
+                    self.core.unary($path, &request, Retry::$retry).await
                 }
             )*
         }
@@ -146,82 +140,59 @@ impl Client {
     /// No endpoint; `user` and `token` together; limits that contradict each other; and the login's own errors, of which
     /// `context deadline exceeded` means that no endpoint answered in time.
     pub async fn connect(config: Config) -> Result<Client, Error> {
-        if config.endpoints.is_empty() {
-            return Err(Error::client("etcdclient: no available endpoints"));
-        }
-        Ok(Client { shared: Arc::new(Shared { config }), timeout: None, require_leader: false })
+        Ok(Client { core: Core::connect(config).await? })
     }
 
     /// The endpoints, as configured.
     pub fn endpoints(&self) -> &[String] {
-        &self.shared.config.endpoints
+        self.core.endpoints()
     }
 
-    /// The same client, speaking to this endpoint alone: for calls that ask one member about itself.
+    /// The same client, speaking to this endpoint alone: for calls that ask one member about itself. It has a connection of
+    /// its own, and the token in common.
     ///
     /// # Errors
-    /// An endpoint that cannot be parsed.
+    /// An empty endpoint. One that makes no sense is told when it is dialed.
     pub fn at(&self, endpoint: &str) -> Result<Client, Error> {
-        let config = Config { endpoints: vec![endpoint.to_owned()], ..self.shared.config.clone() };
-        Ok(Client { shared: Arc::new(Shared { config }), ..self.clone() })
+        Ok(Client { core: self.core.at(endpoint)? })
     }
 
-    /// The same client, each of its calls bounded in time, with all attempts together. `None`: unbounded.
+    /// The same client, each of its calls bounded in time, with all attempts together. `None`: unbounded. Streams of answers
+    /// are bounded as a whole; watches and keep-alives never.
     pub fn with_timeout(&self, limit: Option<Duration>) -> Client {
-        Client { timeout: limit, ..self.clone() }
+        Client { core: self.core.with_timeout(limit) }
     }
 
     /// The same client, whose calls are refused by a member that sees no leader (`etcdserver: no leader`) rather than left
     /// waiting. For watches and keep-alives: they end when the leader is lost for a while.
     pub fn with_require_leader(&self) -> Client {
-        Client { require_leader: true, ..self.clone() }
+        Client { core: self.core.with_require_leader() }
     }
 
     /// A range in pieces, for answers too large for one message.
+    ///
+    /// # Errors
+    /// Those told before the first piece; later ones come from [`Streaming::next`].
     pub async fn range_stream(&self, request: pb::RangeRequest) -> Result<Streaming<pb::RangeStreamResponse>, Error> {
-        self.server_stream("/etcdserverpb.KV/RangeStream", &request).await
+        self.core.server_stream("/etcdserverpb.KV/RangeStream", &request).await
     }
 
     /// A copy of one member's store, in chunks: use [`Client::at`]. Its last 32 bytes are the SHA-256 of all before.
+    ///
+    /// # Errors
+    /// Those told before the first chunk; later ones come from [`Streaming::next`].
     pub async fn snapshot(&self) -> Result<Streaming<pb::SnapshotResponse>, Error> {
-        self.server_stream("/etcdserverpb.Maintenance/Snapshot", &pb::SnapshotRequest {}).await
+        self.core.server_stream("/etcdserverpb.Maintenance/Snapshot", &pb::SnapshotRequest {}).await
     }
 
-    async fn unary<Q: Message, R: Message + Default>(&self, path: &'static str, _: &Q, _: Retry) -> Result<R, Error> {
-        Err(Error::client(format!("{path}: no transport")))
-    }
-
-    async fn server_stream<Q: Message, R: Message + Default>(
+    /// What leaders of the server's own election service announce.
+    ///
+    /// # Errors
+    /// Those told before the first announcement.
+    pub async fn observe(
         &self,
-        path: &'static str,
-        _: &Q,
-    ) -> Result<Streaming<R>, Error> {
-        Err(Error::client(format!("{path}: no transport")))
-    }
-
-    pub(crate) async fn duplex<Q, R>(&self, path: &'static str) -> Result<(Requests<Q>, Streaming<R>), Error> {
-        Err(Error::client(format!("{path}: no transport")))
-    }
-
-    pub(crate) fn dial_timeout(&self) -> Duration {
-        self.shared.config.dial_timeout
-    }
-
-    pub(crate) async fn refresh_token(&self) -> Result<bool, Error> {
-        Ok(false)
-    }
-
-    pub(crate) fn renews_token_for(&self, _: &Error) -> bool {
-        false
-    }
-
-    pub(crate) async fn within_limit<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        match self.timeout {
-            None => call.await,
-            Some(limit) => match tokio::time::timeout(limit, call).await {
-                Ok(done) => done,
-                Err(_) => Err(Error::deadline()),
-            },
-        }
+        request: v3electionpb::LeaderRequest,
+    ) -> Result<Streaming<v3electionpb::LeaderResponse>, Error> {
+        self.core.server_stream("/v3electionpb.Election/Observe", &request).await
     }
 }

@@ -18,6 +18,8 @@
 //! * It lies elsewhere (a file, a database, a device): send the revision along with each write, and let that side keep
 //!   the highest it has seen and refuse all lower ones.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use dolmen_proto::etcdserverpb as pb;
 use dolmen_proto::mvccpb;
@@ -25,7 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
-use crate::error::Error;
+use crate::error::{Error, text};
 use crate::watch::{Watcher, watch_error};
 
 /// Lifetime of a session's lease unless told otherwise, seconds.
@@ -72,6 +74,10 @@ impl Session {
         self.lease
     }
 
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(self.ttl_seconds.unsigned_abs())
+    }
+
     /// Waits until the lease is gone. From then on nothing that this session locked is its own any more.
     pub async fn done(&self) {
         let mut gone = self.gone.clone();
@@ -86,8 +92,7 @@ impl Session {
     pub async fn close(self) -> Result<(), Error> {
         self.renewal.abort();
         // Longer than its TTL the lease does not live anyway.
-        let limit = std::time::Duration::from_secs(self.ttl_seconds.unsigned_abs());
-        let bounded = self.client.with_timeout(Some(limit));
+        let bounded = self.client.with_timeout(Some(self.ttl()));
         bounded.lease_revoke(pb::LeaseRevokeRequest { id: self.lease }).await.map(|_| ())
     }
 }
@@ -140,8 +145,9 @@ impl<'a> Mutex<'a> {
         Mutex { session, prefix: format!("{name}/"), claim: None, header: None }
     }
 
-    /// Waits for the lock. If the wait fails, the claim is withdrawn; if the returned future is dropped, call
-    /// [`Mutex::unlock`] or close the session to withdraw it.
+    /// Waits for the lock, as long as it takes: a time limit of the client bounds single calls only. If the wait fails, the
+    /// claim is withdrawn; if the returned future is dropped, as by a timeout around it, call [`Mutex::unlock`] or close
+    /// the session to withdraw it.
     ///
     /// # Errors
     /// `mutex: session is expired` when the session ended during the wait; those of the calls.
@@ -165,8 +171,8 @@ impl<'a> Mutex<'a> {
                 Ok(())
             }
             Err(error) => {
-                // The first error is the one to tell.
-                let _ = self.unlock().await;
+                // The first error is the one to tell, and a claim that stays ends with the session.
+                let _ = tokio::time::timeout(self.session.ttl(), self.unlock()).await;
                 Err(error)
             }
         }
@@ -281,7 +287,7 @@ impl<'a> Election<'a> {
     }
 
     /// Stands for election and waits until it is won; `value` is what [`Election::leader`] then shows. If the wait fails, the
-    /// candidacy stays until [`Election::resign`] or the end of the session.
+    /// candidacy is withdrawn; if the returned future is dropped, [`Election::resign`] or the end of the session does it.
     ///
     /// # Errors
     /// Those of the calls.
@@ -311,13 +317,15 @@ impl<'a> Election<'a> {
             if kv.value != value
                 && let Err(error) = self.proclaim(value).await
             {
-                // The first error is the one to tell.
-                let _ = self.resign().await;
+                self.withdraw().await;
                 return Err(error);
             }
         }
         self.claim = Some(Claim { key, revision });
-        wait_deletes(client, &self.prefix, revision - 1).await?;
+        if let Err(error) = wait_deletes(client, &self.prefix, revision - 1).await {
+            self.withdraw().await;
+            return Err(error);
+        }
         self.header = answer.header;
         Ok(())
     }
@@ -363,6 +371,11 @@ impl<'a> Election<'a> {
         };
         self.header = self.session.client().txn(request).await?.header;
         Ok(())
+    }
+
+    /// Cleans up after an error, which is the one to tell. A candidacy that stays ends with the session.
+    async fn withdraw(&mut self) {
+        let _ = tokio::time::timeout(self.session.ttl(), self.resign()).await;
     }
 
     /// The leader's key and value, whoever it is.
@@ -426,6 +439,8 @@ impl Observer {
                     Ok(Some(found)) => return Ok(found),
                     // The leader's key is deleted: look for the next one.
                     Ok(None) => self.following = None,
+                    // What was missed is gone; where things stand now is all that counts.
+                    Err(error) if error.is(text::COMPACTED) => self.following = None,
                     Err(error) => {
                         self.following = None;
                         return Err(error);
@@ -508,7 +523,15 @@ async fn wait_deletes(client: &Client, prefix: &str, max_revision: i64) -> Resul
         };
         let mut watcher = client.watch([request]).await?;
         let deleted = i32::from(mvccpb::event::EventType::Delete);
-        while !next_answer(&mut watcher).await?.events.iter().any(|event| event.r#type == deleted) {}
+        loop {
+            match next_answer(&mut watcher).await {
+                Ok(answer) if answer.events.iter().any(|event| event.r#type == deleted) => break,
+                Ok(_) => {}
+                // Compacted between the range and the watch: look again.
+                Err(error) if error.is(text::COMPACTED) => break,
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 

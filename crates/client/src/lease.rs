@@ -35,7 +35,8 @@ impl Client {
     /// A time limit of this client does not bound it.
     pub fn lease_keep_alive(&self, id: i64) -> KeepAlive {
         let (outbox, answers) = mpsc::channel(MAX_WAITING);
-        let client = self.with_timeout(None);
+        // A member that lost the leader cannot renew: better to hear it and go to another one.
+        let client = self.with_timeout(None).with_require_leader();
         tokio::spawn(keep_alive(client, id, outbox));
         KeepAlive { answers }
     }
@@ -45,26 +46,29 @@ impl Client {
     /// # Errors
     /// `etcdserver: requested lease not found` when it is gone already.
     pub async fn lease_keep_alive_once(&self, id: i64) -> Result<pb::LeaseKeepAliveResponse, Error> {
-        self.within_limit(async {
-            loop {
-                let error = match self.renew_once(id).await {
-                    Ok(answer) if answer.ttl <= 0 => return Err(Error::status(code::NOT_FOUND, text::LEASE_NOT_FOUND)),
-                    Ok(answer) => return Ok(answer),
-                    Err(error) => error,
-                };
-                if self.renews_token_for(&error) {
-                    self.refresh_token().await?;
-                } else if error.is_halt() {
-                    return Err(error);
+        self.core
+            .within_limit(async {
+                loop {
+                    let error = match self.renew_once(id).await {
+                        Ok(answer) if answer.ttl <= 0 => {
+                            return Err(Error::status(code::NOT_FOUND, text::LEASE_NOT_FOUND));
+                        }
+                        Ok(answer) => return Ok(answer),
+                        Err(error) => error,
+                    };
+                    if self.core.renews_token_for(&error) {
+                        self.core.refresh_token().await?;
+                    } else if error.is_halt() {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(Duration::from_millis(25)).await;
                 }
-                tokio::time::sleep(Duration::from_millis(25)).await;
-            }
-        })
-        .await
+            })
+            .await
     }
 
     async fn renew_once(&self, id: i64) -> Result<pb::LeaseKeepAliveResponse, Error> {
-        let (requests, mut answers) = self.duplex(PATH).await?;
+        let (requests, mut answers) = self.core.duplex(PATH).await?;
         requests.send(&pb::LeaseKeepAliveRequest { id })?;
         match answers.next().await {
             Some(answer) => answer,
@@ -83,7 +87,7 @@ struct Due {
 
 async fn keep_alive(client: Client, id: i64, outbox: mpsc::Sender<pb::LeaseKeepAliveResponse>) {
     let now = Instant::now();
-    let mut due = Due { gone: now + client.dial_timeout() + FIRST_ANSWER, next: now };
+    let mut due = Due { gone: now + client.core.dial_timeout() + FIRST_ANSWER, next: now };
     loop {
         let ended = tokio::select! {
             ended = renew(&client, id, &mut due, &outbox) => ended,
@@ -101,7 +105,7 @@ async fn keep_alive(client: Client, id: i64, outbox: mpsc::Sender<pb::LeaseKeepA
 
 /// Renews over one stream until that is lost (false) or the lease is gone (true).
 async fn renew(client: &Client, id: i64, due: &mut Due, outbox: &mpsc::Sender<pb::LeaseKeepAliveResponse>) -> bool {
-    let opened = tokio::time::timeout_at(due.gone, client.duplex::<_, pb::LeaseKeepAliveResponse>(PATH)).await;
+    let opened = tokio::time::timeout_at(due.gone, client.core.duplex::<_, pb::LeaseKeepAliveResponse>(PATH)).await;
     let Ok(Ok((requests, mut answers))) = opened else { return false };
     loop {
         tokio::select! {
@@ -121,8 +125,8 @@ async fn renew(client: &Client, id: i64, due: &mut Due, outbox: &mpsc::Sender<pb
                     // A caller that does not look loses the answer, not the lease.
                     let _ = outbox.try_send(answer);
                 }
-                Some(Err(error)) if client.renews_token_for(&error) => {
-                    let _ = client.refresh_token().await;
+                Some(Err(error)) if client.core.renews_token_for(&error) => {
+                    let _ = client.core.refresh_token().await;
                     return false;
                 }
                 Some(Err(_)) | None => return false,

@@ -13,15 +13,23 @@
 //! ```
 
 #![forbid(unsafe_code)]
+// The edge: it reads files of TLS.
+#![allow(clippy::disallowed_methods)]
 
+mod call;
 mod client;
 mod concurrency;
 mod config;
+mod dial;
 pub mod discovery;
+mod endpoint;
 mod error;
 mod lease;
+mod pool;
 mod streaming;
+mod tls;
 mod watch;
+mod wire;
 
 pub use client::Client;
 pub use concurrency::{

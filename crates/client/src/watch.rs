@@ -219,7 +219,7 @@ impl Task {
     async fn survives(&mut self, error: &Error) -> bool {
         if error.is(text::INVALID_AUTH_TOKEN) && !self.refreshed {
             self.refreshed = true;
-            return self.client.refresh_token().await.is_ok_and(|renewed| renewed);
+            return self.client.core.refresh_token().await.is_ok_and(|renewed| renewed);
         }
         !error.is_halt() && !error.is(text::NO_LEADER)
     }
@@ -227,7 +227,7 @@ impl Task {
     /// A new stream, with every watch on its way to it.
     async fn open(&mut self) -> Result<Stream, Leave> {
         let (requests, answers) = tokio::select! {
-            opened = self.client.duplex(PATH) => opened.map_err(Leave::Lost)?,
+            opened = self.client.core.duplex(PATH) => opened.map_err(Leave::Lost)?,
             () = self.outbox.closed() => return Err(Leave::Done),
         };
         let mut stream = Stream { requests, answers, pending: VecDeque::new(), by_server_id: HashMap::new() };

@@ -1,0 +1,255 @@
+//! TLS out of files: whom to trust, and who we are.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+use crate::config::Tls;
+use crate::error::{ConnectionReason, Error};
+
+/// Reads the files of `tls` and builds what a handshake needs. The system's roots are read only if no CA file is given
+/// and somebody checks certificates at all.
+///
+/// # Errors
+/// A file that cannot be read or holds no certificate or key, in the words of Go.
+pub(crate) fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let identity = identity(tls)?;
+    let verifier: Arc<dyn ServerCertVerifier> = if tls.skip_verify {
+        Arc::new(AnyServer(provider.signature_verification_algorithms))
+    } else {
+        Arc::new(Verifier::new(trusted(tls.ca_file.as_deref())?, Arc::clone(&provider)))
+    };
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::client(error.to_string()))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => builder
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| Error::client(format!("tls: private key does not match public key ({error})")))?,
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}
+
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn identity(tls: &Tls) -> Result<Option<Identity>, Error> {
+    let (cert, key) = match (&tls.cert_file, &tls.key_file) {
+        (None, None) => return Ok(None),
+        (Some(cert), Some(key)) => (cert, key),
+        (cert, key) => {
+            let show = |path: &Option<std::path::PathBuf>| {
+                path.as_ref().map_or_else(String::new, |path| path.display().to_string())
+            };
+            let (key, cert) = (show(key), show(cert));
+            let text = format!("KeyFile and CertFile must both be present[key: {key}, cert: {cert}]");
+            return Err(Error::client(text));
+        }
+    };
+    let (cert_pem, key_pem) = (read(cert)?, read(key)?);
+    let chain = certificates(&cert_pem);
+    if chain.is_empty() {
+        return Err(Error::client("tls: failed to find any PEM data in certificate input"));
+    }
+    let key = PrivateKeyDer::from_pem_slice(&key_pem)
+        .map_err(|_| Error::client("tls: failed to find any PEM data in key input"))?;
+    Ok(Some((chain, key)))
+}
+
+fn trusted(ca_file: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, Error> {
+    match ca_file {
+        Some(path) => Ok(certificates(&read(path)?)),
+        // Roots that cannot be read are missing ones: the handshake will say what it could not verify.
+        None => Ok(rustls_native_certs::load_native_certs().certs),
+    }
+}
+
+/// All readable certificates of a PEM file; other sections are passed over, as Go does.
+fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect()
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path)
+        .map_err(|error| Error::client(format!("open {}: {}", path.display(), crate::dial::os_text(&error))))
+}
+
+/// Verifies servers as webpki does, but takes a certificate that is itself among the trusted ones even if it is marked as a
+/// CA: a self-signed certificate used for everything is a common setup, and Go accepts it.
+#[derive(Debug)]
+struct Verifier {
+    /// `None`: nothing is trusted, so nothing passes.
+    inner: Option<Arc<WebPkiServerVerifier>>,
+    trusted: Vec<CertificateDer<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    fn new(trusted: Vec<CertificateDer<'static>>, provider: Arc<CryptoProvider>) -> Verifier {
+        let algorithms = provider.signature_verification_algorithms;
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(trusted.iter().cloned());
+        let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().ok();
+        Verifier { inner, trusted, algorithms }
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let unknown = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        let Some(inner) = &self.inner else { return Err(unknown) };
+        match inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+            // webpki looks at the dates before it says that a CA is no server.
+            Err(rustls::Error::InvalidCertificate(CertificateError::Other(_)))
+                if self.trusted.iter().any(|trusted| trusted.as_ref() == end_entity.as_ref()) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Takes any server. etcd's own automatic certificates have keys on P-521, whose signatures ring cannot verify; where
+/// nobody asks whose certificate it is, it proves nothing that its bearer has the key, so those pass unseen.
+#[derive(Debug)]
+struct AnyServer(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        if dss.scheme == SignatureScheme::ECDSA_NISTP521_SHA512 {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
+        verify_tls12_signature(message, cert, dss, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        if dss.scheme == SignatureScheme::ECDSA_NISTP521_SHA512 {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
+        verify_tls13_signature(message, cert, dss, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let mut schemes = self.0.supported_schemes();
+        schemes.push(SignatureScheme::ECDSA_NISTP521_SHA512);
+        schemes
+    }
+}
+
+/// What a failed handshake means, in the words of Go.
+pub(crate) fn handshake_text(error: &rustls::Error, name: &str) -> (ConnectionReason, String) {
+    use rustls::AlertDescription as Alert;
+    let verify = |text: String| {
+        (ConnectionReason::ServerCertificate, format!("tls: failed to verify certificate: x509: {text}"))
+    };
+    let alert = |reason, text: &str| (reason, format!("remote error: tls: {text}"));
+    match error {
+        rustls::Error::InvalidCertificate(certificate) => verify(match certificate {
+            CertificateError::UnknownIssuer => "certificate signed by unknown authority".to_owned(),
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => "certificate has expired or is not yet valid".to_owned(),
+            CertificateError::NotValidForName => format!("certificate is not valid for {name}"),
+            CertificateError::NotValidForNameContext { presented, .. } => names_text(presented, name),
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                "certificate specifies an incompatible key usage".to_owned()
+            }
+            other => other.to_string(),
+        }),
+        rustls::Error::AlertReceived(received) => match received {
+            Alert::BadCertificate => alert(ConnectionReason::ClientCertificate, "bad certificate"),
+            Alert::CertificateRequired => alert(ConnectionReason::ClientCertificate, "certificate required"),
+            Alert::UnknownCA => alert(ConnectionReason::ClientCertificate, "unknown certificate authority"),
+            Alert::CertificateExpired => alert(ConnectionReason::ClientCertificate, "expired certificate"),
+            Alert::CertificateUnknown => alert(ConnectionReason::ClientCertificate, "unknown certificate"),
+            Alert::HandshakeFailure => alert(ConnectionReason::Protocol, "handshake failure"),
+            Alert::ProtocolVersion => alert(ConnectionReason::Protocol, "protocol version not supported"),
+            Alert::NoApplicationProtocol => alert(ConnectionReason::Protocol, "no application protocol"),
+            other => alert(ConnectionReason::Other, &format!("{other:?}")),
+        },
+        rustls::Error::InvalidMessage(_) => {
+            (ConnectionReason::Protocol, "tls: first record does not look like a TLS handshake".to_owned())
+        }
+        other => (ConnectionReason::Other, other.to_string()),
+    }
+}
+
+/// `presented`: as rustls shows the alternative names, `DnsName("a")` and `IpAddress(10.0.0.1)`.
+fn names_text(presented: &[String], name: &str) -> String {
+    let wants_ip = name.parse::<std::net::IpAddr>().is_ok();
+    let inner = |shown: &String, kind: &str| {
+        let shown = shown.strip_prefix(kind)?.strip_prefix('(')?.strip_suffix(')')?;
+        Some(shown.trim_matches('"').to_owned())
+    };
+    let kind = if wants_ip { "IpAddress" } else { "DnsName" };
+    let names: Vec<String> = presented.iter().filter_map(|shown| inner(shown, kind)).collect();
+    match (wants_ip, names.is_empty()) {
+        (true, true) => format!("cannot validate certificate for {name} because it doesn't contain any IP SANs"),
+        (false, true) => format!("certificate is not valid for any names, but wanted to match {name}"),
+        (_, false) => format!("certificate is valid for {}, not {name}", names.join(", ")),
+    }
+}

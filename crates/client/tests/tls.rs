@@ -1,0 +1,187 @@
+//! Who is believed, and who believes us.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Call, Fake};
+use dolmen_client::{Client, Config, ConnectionReason, Error, Tls, pb};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::PrivateKeyDer;
+
+async fn answer(mut call: Call) {
+    let _: pb::PutRequest = call.next().await.unwrap();
+    call.reply(&pb::PutResponse::default());
+}
+
+/// An authority, and certificates in files of a folder.
+struct Authority {
+    dir: tempfile::TempDir,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+struct Identity {
+    certificate: rcgen::Certificate,
+    key: KeyPair,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let authority = Authority { dir: tempfile::tempdir().unwrap(), issuer };
+        authority.write("ca.pem", &authority.issuer.pem());
+        authority
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.dir.path().join(name))
+    }
+
+    fn sign(&self, names: &[&str]) -> Identity {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        Identity { certificate, key }
+    }
+
+    /// `clients`: they must show a certificate of this authority.
+    fn server(&self, names: &[&str], clients: bool) -> Arc<rustls::ServerConfig> {
+        let identity = self.sign(names);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let builder = if clients {
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add(self.issuer.der().clone()).unwrap();
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+            builder.with_client_cert_verifier(verifier)
+        } else {
+            builder.with_no_client_auth()
+        };
+        let key = PrivateKeyDer::try_from(identity.key.serialize_der()).unwrap();
+        let mut config = builder.with_single_cert(vec![identity.certificate.der().clone()], key).unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(config)
+    }
+}
+
+async fn put(endpoint: String, tls: Option<Tls>) -> Result<(), Error> {
+    let client = Client::connect(Config { tls, ..Config::new([endpoint]) }).await?;
+    let request = pb::PutRequest { key: "a".into(), ..Default::default() };
+    client.with_timeout(Some(Duration::from_millis(500))).put(request).await.map(|_| ())
+}
+
+fn refusal(result: Result<(), Error>) -> (ConnectionReason, String) {
+    let error = result.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    let connection = error.connection().unwrap();
+    (connection.reason, connection.text.clone())
+}
+
+fn ca(path: Option<PathBuf>) -> Option<Tls> {
+    Some(Tls { ca_file: path, ..Default::default() })
+}
+
+#[tokio::test]
+async fn a_server_of_the_authority_is_believed() {
+    let authority = Authority::new();
+    let fake = Fake::start_with(Some(authority.server(&["127.0.0.1"], false)), answer).await;
+    put(format!("https://{}", fake.address), ca(authority.path("ca.pem"))).await.unwrap();
+    // Without a scheme the configuration decides.
+    put(fake.address.to_string(), ca(authority.path("ca.pem"))).await.unwrap();
+}
+
+#[tokio::test]
+async fn others_are_not_but_by_request() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let fake = Fake::start_with(Some(other.server(&["127.0.0.1"], false)), answer).await;
+    let endpoint = format!("https://{}", fake.address);
+    let unknown = (
+        ConnectionReason::ServerCertificate,
+        "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority"
+            .to_owned(),
+    );
+    assert_eq!(refusal(put(endpoint.clone(), ca(authority.path("ca.pem"))).await), unknown);
+    assert_eq!(refusal(put(endpoint.clone(), None).await), unknown);
+    put(endpoint, Some(Tls { skip_verify: true, ..Default::default() })).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_name_must_be_in_the_certificate() {
+    let authority = Authority::new();
+    let fake = Fake::start_with(Some(authority.server(&["a.example", "b.example"], false)), answer).await;
+    let endpoint = format!("https://{}", fake.address);
+    let (reason, text) = refusal(put(endpoint.clone(), ca(authority.path("ca.pem"))).await);
+    assert_eq!(reason, ConnectionReason::ServerCertificate);
+    assert!(
+        text.ends_with("cannot validate certificate for 127.0.0.1 because it doesn't contain any IP SANs"),
+        "{text}"
+    );
+    let named = |name: &str| Some(Tls { server_name: Some(name.to_owned()), ..ca(authority.path("ca.pem")).unwrap() });
+    put(endpoint.clone(), named("b.example")).await.unwrap();
+    let (_, text) = refusal(put(endpoint, named("c.example")).await);
+    assert!(text.ends_with("certificate is valid for a.example, b.example, not c.example"), "{text}");
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_its_own_authority_is_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let path = dir.path().join("self.pem");
+    std::fs::write(&path, certificate.pem()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let server = builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap();
+    let fake = Fake::start_with(Some(Arc::new(server)), answer).await;
+    put(format!("https://{}", fake.address), ca(Some(path))).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_may_want_to_know_us() {
+    let authority = Authority::new();
+    let fake = Fake::start_with(Some(authority.server(&["127.0.0.1"], true)), answer).await;
+    let endpoint = format!("https://{}", fake.address);
+    let (reason, text) = refusal(put(endpoint.clone(), ca(authority.path("ca.pem"))).await);
+    assert_eq!(reason, ConnectionReason::ClientCertificate);
+    assert!(text.ends_with("remote error: tls: certificate required"), "{text}");
+
+    let identity = authority.sign(&["client"]);
+    let with = |cert: &Path, key: &Path| {
+        let (cert_file, key_file) = (Some(cert.to_owned()), Some(key.to_owned()));
+        Some(Tls { cert_file, key_file, ..ca(authority.path("ca.pem")).unwrap() })
+    };
+    let cert = authority.write("client.pem", &identity.certificate.pem());
+    let key = authority.write("client.key", &identity.key.serialize_pem());
+    put(endpoint.clone(), with(&cert, &key)).await.unwrap();
+
+    let error = put(endpoint, with(&key, &cert)).await.unwrap_err();
+    assert_eq!(error.to_string(), "tls: failed to find any PEM data in certificate input");
+}
+
+#[tokio::test]
+async fn both_sides_must_mean_tls() {
+    let authority = Authority::new();
+    let secure = Fake::start_with(Some(authority.server(&["127.0.0.1"], false)), answer).await;
+    let (_, text) = refusal(put(format!("http://{}", secure.address), None).await);
+    assert!(text.starts_with("error reading server preface: "), "{text}");
+    let plain = Fake::start(answer).await;
+    let (_, text) = refusal(put(format!("https://{}", plain.address), ca(authority.path("ca.pem"))).await);
+    assert!(text.starts_with("transport: authentication handshake failed: "), "{text}");
+    // Nothing was taken for a call.
+    assert_eq!((secure.count("/Put"), plain.count("/Put")), (0, 0));
+}
