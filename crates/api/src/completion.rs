@@ -119,6 +119,11 @@ impl Mailbox {
         })
     }
 
+    /// The number of the runtime.
+    pub fn runtime(&self) -> u16 {
+        self.runtime
+    }
+
     /// The node's end.
     pub fn letterbox(self: &Arc<Self>) -> Box<dyn Sink> {
         Box::new(Letterbox(self.clone()))

@@ -129,13 +129,22 @@ async fn ask_time_to_live(
 /// # Errors
 /// No leader reached in time.
 pub async fn renew(local: &Local, id: LeaseId) -> Result<i64, RequestError> {
+    // On the leader most renewals only move a deadline, which takes nobody else.
+    if let Some(ttl) = local.node().renew_lease(id) {
+        return Ok(ttl);
+    }
     let give_up = Instant::now() + local.config().request_timeout;
     loop {
-        let leader = match local.mailbox.call(local.node(), Request::LeaseRenew { id }).await {
-            Reply::LeaseRenewed(Err(RequestError::NotLeader { leader })) => leader,
-            Reply::LeaseRenewed(Err(RequestError::Apply(ApplyError::LeaseNotFound))) => return Ok(0),
-            Reply::LeaseRenewed(result) => return result,
-            _ => return Err(RequestError::Stopped),
+        let status = local.node().status();
+        let leader = if status.leader != 0 && !status.is_leader() {
+            status.leader
+        } else {
+            match local.mailbox.call(local.node(), Request::LeaseRenew { id }).await {
+                Reply::LeaseRenewed(Err(RequestError::NotLeader { leader })) => leader,
+                Reply::LeaseRenewed(Err(RequestError::Apply(ApplyError::LeaseNotFound))) => return Ok(0),
+                Reply::LeaseRenewed(result) => return result,
+                _ => return Err(RequestError::Stopped),
+            }
         };
         let body = LeaseKeepAliveRequest { id }.encode_to_vec().into();
         match forward(local, leader, "/leases", body, give_up).await {
@@ -166,7 +175,11 @@ async fn forward(local: &Local, leader: MemberId, path: &'static str, body: Byte
     }
     let members = local.node().members();
     let Some(member) = members.members.get(&leader) else { return Forwarded::Nothing };
-    let post = local.server.forwarder.post(leader, &member.peer_urls, path, body);
+    let forwarder = &local.server.forwarder;
+    let post = match path {
+        "/leases" => forwarder.renew(local.mailbox.runtime(), leader, &member.peer_urls, body),
+        path => forwarder.post(leader, &member.peer_urls, path, body),
+    };
     match tokio::time::timeout_at(give_up, post).await {
         Ok(Ok((200, body))) => Forwarded::Answer(body),
         Ok(Ok((404, _))) => Forwarded::NotFound,

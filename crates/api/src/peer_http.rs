@@ -107,6 +107,14 @@ impl PeerHttp {
         }
     }
 
+    /// The body of the answer to a renewal (`POST /leases`) that only moves a deadline here. `None`: see
+    /// [`PeerHttp::handle`].
+    pub fn renew_at_once(&self, body: &[u8]) -> Option<Bytes> {
+        let request = LeaseKeepAliveRequest::decode(body).ok()?;
+        let ttl = self.local.node().renew_lease(request.id)?;
+        Some(LeaseKeepAliveResponse { header: None, id: request.id, ttl }.encode_to_vec().into())
+    }
+
     fn get(&self, request: &PeerRequest) -> Option<PeerResponse> {
         (request.method != Method::GET).then(|| PeerResponse::method_not_allowed("GET"))
     }

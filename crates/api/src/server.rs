@@ -93,6 +93,19 @@ pub trait LeaseForwarder: Send + Sync {
         path: &'static str,
         body: Bytes,
     ) -> Pin<Box<dyn Future<Output = PeerAnswer> + Send + 'a>>;
+
+    /// POSTs a renewal (to `/leases`), from the thread of runtime `runtime`. It comes thousands of times a second; an
+    /// implementation may have a quicker way for it.
+    fn renew<'a>(
+        &'a self,
+        runtime: u16,
+        member: MemberId,
+        urls: &'a [String],
+        body: Bytes,
+    ) -> Pin<Box<dyn Future<Output = PeerAnswer> + Send + 'a>> {
+        let _ = runtime;
+        self.post(member, urls, "/leases", body)
+    }
 }
 
 /// More lines for the metrics page, from parts of the server that this crate does not know.

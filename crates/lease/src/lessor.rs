@@ -8,6 +8,7 @@ use dolmen_env::Mono;
 use dolmen_types::LeaseId;
 
 use crate::record::{LeaseRecord, RecordError};
+use crate::renewals::{Deadline, Renewals};
 
 /// The longest TTL etcd grants, in seconds. Times a billion it still fits the nanoseconds of [`Mono`].
 pub const MAX_TTL_SECONDS: i64 = 9_000_000_000;
@@ -106,12 +107,11 @@ pub struct Checkpoint {
     pub remaining_ttl: i64,
 }
 
-/// Times a primary keeps about one lease.
+/// Times a primary keeps about one lease, beside its deadline: that one is in [`Renewals`].
 #[derive(Clone, Copy, Debug)]
 struct Times {
-    deadline: Mono,
-    /// Where the lease stands in `Lessor::queue`. At or before `deadline` until the lease expires; after that, the time of
-    /// the next handing out.
+    /// Where the lease stands in `Lessor::queue`. At or before its deadline until the lease expires; after that, the time
+    /// of the next handing out.
     queued: Mono,
     /// Where it stands in `Lessor::checkpoints`, if it does.
     checkpoint: Option<Mono>,
@@ -135,12 +135,18 @@ impl Lease {
     fn restart_ttl(&self) -> i64 {
         if self.remaining_ttl > 0 { self.remaining_ttl } else { self.ttl }
     }
+
+    /// Whether a checkpoint has to be cleared before the lease may be renewed.
+    fn is_held(&self) -> bool {
+        self.remaining_ttl > 0 || self.times.is_some_and(|times| times.proposed > 0)
+    }
 }
 
 /// All leases of one member. See the crate's page.
 ///
 /// Invariants: `owner[key] == id` exactly when `leases[id].keys` holds `key`; while primary each lease stands once in
-/// `queue`, at `times.queued`, and at most once in `checkpoints`; otherwise both are empty.
+/// `queue`, at `times.queued`, at most once in `checkpoints`, and has a deadline in `renewals`; otherwise all three are
+/// empty.
 #[derive(Debug)]
 pub struct Lessor {
     config: Config,
@@ -150,12 +156,14 @@ pub struct Lessor {
     owner: HashMap<Bytes, LeaseId>,
     queue: BTreeSet<(Mono, LeaseId)>,
     checkpoints: BTreeSet<(Mono, LeaseId)>,
+    renewals: Renewals,
 }
 
 impl Lessor {
     /// An empty lessor that is not primary.
     pub fn new(config: Config) -> Self {
         Self {
+            renewals: Renewals::default(),
             config,
             primary: false,
             leases: BTreeMap::new(),
@@ -185,6 +193,9 @@ impl Lessor {
         for (id, key) in attachments {
             let _unknown_is_dropped = restored.attach(id, key);
         }
+        // Others hold on to the deadlines that are shared with them: those stay the same ones, emptied.
+        self.renewals.clear();
+        restored.renewals = self.renewals.clone();
         *self = restored;
         Ok(())
     }
@@ -224,6 +235,7 @@ impl Lessor {
             if let Some(at) = times.checkpoint {
                 self.checkpoints.remove(&(at, id));
             }
+            self.renewals.remove(id);
         }
         for key in &lease.keys {
             self.owner.remove(key);
@@ -269,6 +281,7 @@ impl Lessor {
             times.proposed = if remaining_ttl > 0 { times.proposed.saturating_sub(1) } else { 0 };
             times.clearing &= remaining_ttl > 0;
         }
+        self.renewals.hold(id, lease.is_held());
         if self.primary {
             self.schedule_checkpoint(id, now);
         }
@@ -298,8 +311,7 @@ impl Lessor {
 
     /// Time until the deadline, zero once it has passed; `None` when unknown or not primary.
     pub fn remaining(&self, id: LeaseId, now: Mono) -> Option<Duration> {
-        let times = self.leases.get(&id)?.times?;
-        Some(Duration::from_nanos(times.deadline.since(now)))
+        Some(Duration::from_nanos(self.renewals.deadline(id)?.since(now)))
     }
 
     /// What a `LeaseTimeToLive` answers. `keys` asks for the attached keys.
@@ -311,7 +323,7 @@ impl Lessor {
             return Err(TimeToLiveError::NotPrimary);
         }
         let lease = self.leases.get(&id).ok_or(TimeToLiveError::NotFound)?;
-        let left = lease.times.map_or(0, |times| times.deadline.since(now));
+        let left = self.renewals.deadline(id).map_or(0, |deadline| deadline.since(now));
         Ok(TimeToLive {
             ttl: (left / SECOND) as i64,
             granted_ttl: lease.ttl,
@@ -324,7 +336,7 @@ impl Lessor {
     pub fn list(&self) -> Vec<LeaseId> {
         let mut ids: Vec<LeaseId> = self.leases.keys().copied().collect();
         if self.primary {
-            ids.sort_by_cached_key(|id| self.leases.get(id).and_then(|lease| lease.times).map(|times| times.deadline));
+            ids.sort_by_cached_key(|id| self.renewals.deadline(*id));
         }
         ids
     }
@@ -346,6 +358,11 @@ impl Lessor {
         self.primary
     }
 
+    /// The deadlines, for whoever renews without the lessor's owner; closed until [`Renewals::open`] is called.
+    pub fn renewals(&self) -> &Renewals {
+        &self.renewals
+    }
+
     /// Starts a lease over and returns its TTL in seconds.
     ///
     /// # Errors
@@ -355,16 +372,16 @@ impl Lessor {
             return Err(RenewError::NotPrimary);
         }
         let lease = self.leases.get_mut(&id).ok_or(RenewError::NotFound)?;
+        let held = lease.is_held();
         let times = lease.times.as_mut().ok_or(RenewError::NotPrimary)?;
-        if times.deadline <= now {
+        if self.renewals.is_over(id, now) {
             return Err(RenewError::PendingRevoke);
         }
-        if lease.remaining_ttl > 0 || times.proposed > 0 {
+        if held {
             times.clearing = true;
             return Err(RenewError::Checkpointed);
         }
-        let deadline = after(now, lease.ttl);
-        times.deadline = deadline;
+        let deadline = self.renewals.extend(id, now);
         // A burst spread at promotion or `extend_by` may have left the entry beyond the new deadline. Otherwise it is
         // early and corrects itself when it comes up.
         if times.queued > deadline {
@@ -399,6 +416,7 @@ impl Lessor {
         self.primary = false;
         self.queue.clear();
         self.checkpoints.clear();
+        self.renewals.clear();
         for lease in self.leases.values_mut() {
             lease.times = None;
         }
@@ -420,11 +438,12 @@ impl Lessor {
                 .get_mut(&id)
                 .and_then(|lease| lease.times.as_mut())
                 .expect("the queue names only leases with a deadline");
-            times.queued = if times.deadline > now {
-                times.deadline
-            } else {
-                expired.push(id);
-                retry
+            times.queued = match self.renewals.expire(id, now) {
+                Some(later) => later,
+                None => {
+                    expired.push(id);
+                    retry
+                }
             };
             self.queue.insert((times.queued, id));
         }
@@ -444,12 +463,16 @@ impl Lessor {
             let lease = self.leases.get_mut(&id).expect("the queue names only leases that exist");
             let times = lease.times.as_mut().expect("the queue names only leases with a deadline");
             times.checkpoint = None;
-            let remaining_ttl = times.deadline.since(now).div_ceil(SECOND) as i64;
+            // Held first: a renewal in between would make the checkpoint a lie.
+            self.renewals.hold(id, true);
+            let left = self.renewals.deadline(id).map_or(0, |deadline| deadline.since(now));
+            let remaining_ttl = left.div_ceil(SECOND) as i64;
+            let wanted = remaining_ttl > 0 && remaining_ttl < lease.ttl && !times.clearing;
+            times.proposed += u32::from(wanted);
+            self.renewals.hold(id, lease.is_held());
             if remaining_ttl == 0 {
                 continue; // past its deadline: it is about to be revoked
             }
-            let wanted = remaining_ttl < lease.ttl && !times.clearing;
-            times.proposed += u32::from(wanted);
             self.schedule_checkpoint(id, now);
             if wanted {
                 due.push(Checkpoint { id, remaining_ttl });
@@ -507,7 +530,8 @@ impl Lessor {
         }
         let checkpoint = lease.times.and_then(|times| times.checkpoint);
         let (proposed, clearing) = lease.times.map_or((0, false), |times| (times.proposed, times.clearing));
-        lease.times = Some(Times { deadline, queued: deadline, checkpoint, proposed, clearing });
+        lease.times = Some(Times { queued: deadline, checkpoint, proposed, clearing });
+        self.renewals.start(id, Deadline { at: deadline, ttl: lease.ttl, held: lease.is_held() });
         self.queue.insert((deadline, id));
     }
 
@@ -531,7 +555,7 @@ impl Lessor {
 }
 
 /// `now` plus seconds, which [`MAX_TTL_SECONDS`] bounds.
-fn after(now: Mono, seconds: i64) -> Mono {
+pub(crate) fn after(now: Mono, seconds: i64) -> Mono {
     let seconds = u64::try_from(seconds).unwrap_or(0);
     Mono(now.0.saturating_add(seconds.saturating_mul(SECOND)))
 }

@@ -19,6 +19,10 @@
 //! Costs: a renewal is one lookup. The queue of deadlines is lazy: an entry stands at or before its lease's deadline
 //! and is moved only when it comes up, so renewing a lease a hundred times moves it once.
 //!
+//! Renewing is all that most requests want, and changes nothing but a deadline. [`Renewals`] holds the deadlines where
+//! other threads can move them too, for as long as the lessor's owner vouches that this is the primary; whatever is not
+//! plain, the owner is asked.
+//!
 //! Not here: threads, clocks, storage, proposals and auth. Time is an argument. What must be stored is read off with
 //! [`Lessor::record`] and written by the machine in the same batch as the entry's other effects.
 
@@ -26,9 +30,11 @@
 
 mod lessor;
 mod record;
+mod renewals;
 
 pub use lessor::{
     AttachError, Checkpoint, Config, GrantError, Lessor, MAX_CHECKPOINT_BATCH, MAX_TTL_SECONDS, RenewError, TimeToLive,
     TimeToLiveError,
 };
 pub use record::{LeaseRecord, RecordError, record_key};
+pub use renewals::Renewals;

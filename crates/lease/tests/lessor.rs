@@ -418,3 +418,77 @@ fn the_lessor_does_what_a_list_does() {
         }
     }
 }
+
+#[test]
+fn renewals_beside_the_owner_are_those_that_are_plain() {
+    let mut lessor = lessor();
+    let renewals = lessor.renewals().clone();
+    lessor.grant(1, 10, at(0)).expect("granted");
+    renewals.open(at(1_000));
+    assert_eq!(renewals.renew(1, at(1)), None, "no deadlines here");
+    lessor.promote(at(2), NONE);
+    assert_eq!(renewals.renew(1, at(3)), None, "promoted, and not vouched for");
+    renewals.open(at(100));
+    assert_eq!(renewals.renew(1, at(5)), Some(10));
+    assert_eq!(lessor.remaining(1, at(6)), Some(Duration::from_secs(9)));
+    assert_eq!(renewals.renew(2, at(5)), None, "unknown");
+
+    // The owner finds it where the renewal has put it.
+    assert!(lessor.expired(at(13), 10).is_empty());
+    assert_eq!(lessor.expired(at(15), 10), [1]);
+    // What was decided at 15 is not undone by a clock that was read before.
+    assert_eq!(renewals.renew(1, at(14)), None);
+    assert_eq!(lessor.renew(1, at(14)), Err(RenewError::PendingRevoke));
+    assert_eq!(lessor.revoke(1), Some(vec![]));
+
+    lessor.grant(3, 10, at(16)).expect("granted");
+    assert_eq!(renewals.renew(3, at(99)), None, "over");
+    lessor.grant(4, 10, at(99)).expect("granted");
+    assert_eq!(renewals.renew(4, at(100)), None, "nobody vouches any longer");
+    renewals.open(at(1_000));
+    assert_eq!(renewals.renew(4, at(100)), Some(10));
+    lessor.demote();
+    renewals.open(at(1_000));
+    assert_eq!(renewals.renew(4, at(100)), None, "another member is primary");
+}
+
+#[test]
+fn renewals_beside_the_owner_leave_checkpoints_to_it() {
+    let mut lessor = with_checkpoints();
+    let renewals = lessor.renewals().clone();
+    renewals.open(at(100_000));
+    lessor.grant(1, 1_000, at(0)).expect("granted");
+    assert_eq!(renewals.renew(1, at(10)), Some(1_000));
+    assert_eq!(lessor.checkpoints_due(at(300), 10), [Checkpoint { id: 1, remaining_ttl: 710 }]);
+    assert_eq!(renewals.renew(1, at(301)), None, "a checkpoint is on its way");
+    lessor.apply_checkpoint(1, 710, at(302));
+    assert_eq!(renewals.renew(1, at(303)), None, "it would outlive the renewal");
+    lessor.apply_checkpoint(1, 0, at(304));
+    assert_eq!(renewals.renew(1, at(305)), Some(1_000));
+}
+
+#[test]
+fn renewals_beside_the_owner_bring_no_deadline_forward() {
+    let mut lessor = lessor();
+    let renewals = lessor.renewals().clone();
+    lessor.grant(1, 10, at(0)).expect("granted");
+    lessor.promote(at(0), Duration::from_secs(100));
+    renewals.open(at(1_000));
+    assert_eq!(renewals.renew(1, at(1)), None);
+    assert_eq!(lessor.renew(1, at(1)), Ok(10));
+    assert_eq!(lessor.expired(at(11), 10), [1]);
+}
+
+#[test]
+fn a_restored_lessor_keeps_the_table_that_others_hold() {
+    let mut lessor = primary();
+    let renewals = lessor.renewals().clone();
+    lessor.grant(1, 10, at(0)).expect("granted");
+    renewals.open(at(1_000));
+    let record = LeaseRecord { id: 2, ttl: 10, remaining_ttl: 0 };
+    lessor.restore([record.encode()], []).expect("restored");
+    assert_eq!((renewals.renew(1, at(1)), renewals.renew(2, at(1))), (None, None));
+    lessor.promote(at(2), NONE);
+    renewals.open(at(1_000));
+    assert_eq!(renewals.renew(2, at(3)), Some(10));
+}

@@ -197,6 +197,8 @@ const MAX_PENDING: usize = 200_000;
 const MAX_PROPOSAL_BYTES: usize = 1 << 20;
 /// The store's backlog of unwritten batches above which proposals are refused rather than memory grown.
 const MAX_STORE_BACKLOG: usize = 256 << 20;
+/// Ticks after which one that has not come means that this process was paused.
+const MISSED_TICKS: u64 = 3;
 const LEASE_REVOKES_PER_TICK: usize = 100;
 const COMPACT_KEYS_PER_TURN: usize = 512;
 const CATCH_UP_BYTES_PER_TURN: usize = 4 << 20;
@@ -214,6 +216,8 @@ pub struct Node {
     last_tick: Mono,
     /// The last tick came late: this process was paused, and may not be the leader it believes to be.
     was_paused: bool,
+    /// Until when leases may be renewed beside this loop; 0 when only here.
+    renewals_open: Mono,
     leader: MemberId,
     leader_since: Mono,
 
@@ -284,6 +288,7 @@ impl Node {
             now: parts.now,
             last_tick: parts.now,
             was_paused: false,
+            renewals_open: Mono(0),
             leader: 0,
             leader_since: parts.now,
             queued: VecDeque::new(),
@@ -374,10 +379,12 @@ impl Node {
         }
         self.answer_reads();
         self.background();
+        self.open_renewals();
         self.publish_status();
         self.wake_streams();
         if let Some(reason) = self.stop.take() {
             self.answer_everybody(RequestError::Stopped);
+            self.shared.renewals.open(Mono(0));
             self.hub.close_all(CloseReason::Stopping);
             self.wake_streams();
             self.effects.stopped = Some(reason);
@@ -579,6 +586,18 @@ impl Node {
         self.reply(completion, Reply::LeaseRenewed(reply));
     }
 
+    /// Lets other threads renew what is plain ([`dolmen_lease::Renewals`]) for as long as this member leads without
+    /// doubt: until the next ticks have stayed out, after which it may have been paused and followed by another leader.
+    /// Losing the lead closes the table by itself ([`dolmen_lease::Lessor::demote`]).
+    fn open_renewals(&mut self) {
+        let sure = self.leads() && !self.was_paused && self.machine.lessor().is_primary() && self.stopping.is_none();
+        let until = if sure { Mono(self.last_tick.0 + MISSED_TICKS * self.config.tick_nanos) } else { Mono(0) };
+        if until != self.renewals_open {
+            self.renewals_open = until;
+            self.shared.renewals.open(until);
+        }
+    }
+
     fn time_to_live(&mut self, id: LeaseId, keys: bool) -> Result<LeaseTimeToLiveResponse, RequestError> {
         if !self.leads() {
             return Err(RequestError::NotLeader { leader: self.leader });
@@ -615,7 +634,7 @@ impl Node {
     // ---- time ----
 
     fn tick(&mut self) {
-        let late = self.now.since(self.last_tick) > 3 * self.config.tick_nanos;
+        let late = self.now.since(self.last_tick) > MISSED_TICKS * self.config.tick_nanos;
         // Only a quorum's word clears the doubt (see `answer_reads`); where nobody else votes there is none.
         self.was_paused = late || (self.was_paused && self.leads());
         self.last_tick = self.now;
@@ -786,6 +805,7 @@ impl Node {
         let lessor = self.machine.lessor_mut();
         if !leads && lessor.is_primary() {
             lessor.demote();
+            self.renewals_open = Mono(0);
             for (_, completions) in std::mem::take(&mut self.renewals) {
                 for completion in completions {
                     let error = RequestError::NotLeader { leader };

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dolmen_env::Mono;
+use dolmen_lease::Renewals;
 use dolmen_machine::Membership;
 use dolmen_proto::etcdserverpb::AlarmMember;
 use dolmen_proto::raftpb::Message;
-use dolmen_types::{ClusterId, Index, MemberId, Term};
+use dolmen_types::{ClusterId, Index, LeaseId, MemberId, Term};
 use parking_lot::RwLock;
 
 use crate::identity::first_id;
@@ -53,6 +54,8 @@ pub struct Shared {
     alarms: RwLock<Arc<Vec<AlarmMember>>>,
     reader: RwLock<dolmen_mvcc::Reader>,
     peers: RwLock<Option<Arc<dyn PeerSender>>>,
+    /// The lessor's deadlines; open while this node is sure to lead.
+    pub(crate) renewals: Renewals,
     pub metrics: Metrics,
     pub(crate) inbox: Inbox<Input>,
 }
@@ -64,6 +67,7 @@ impl Shared {
         cluster_id: ClusterId,
         incarnation: u64,
         reader: dolmen_mvcc::Reader,
+        renewals: Renewals,
     ) -> Arc<Self> {
         Arc::new(Self {
             member_id,
@@ -79,6 +83,7 @@ impl Shared {
             alarms: RwLock::default(),
             reader: RwLock::new(reader),
             peers: RwLock::new(None),
+            renewals,
             metrics: Metrics::default(),
             inbox: Inbox::default(),
         })
@@ -87,6 +92,15 @@ impl Shared {
     /// An id for one request of this member, never given twice, over restarts too.
     pub fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Renews a lease at `now` without asking the node, and returns its TTL in seconds. `None` when that takes more than
+    /// moving a deadline: another member leads, leadership is in doubt, the lease is unknown, over or checkpointed. Then
+    /// [`Request::LeaseRenew`] tells.
+    pub fn renew_lease(&self, id: LeaseId, now: Mono) -> Option<i64> {
+        let ttl = self.renewals.renew(id, now)?;
+        self.metrics.lease_renewed.add(1);
+        Some(ttl)
     }
 
     pub(crate) fn set_status(
@@ -150,6 +164,11 @@ impl Handle {
     pub fn submit(&self, request: Request, completion: Completion) {
         let since = (self.clock)();
         self.shared.inbox.push(Input::Submit(Submission { request, completion, since }));
+    }
+
+    /// See [`Shared::renew_lease`].
+    pub fn renew_lease(&self, id: LeaseId) -> Option<i64> {
+        self.shared.renew_lease(id, (self.clock)())
     }
 
     /// The key space as it is now. Ask each time: a snapshot from the leader replaces it.

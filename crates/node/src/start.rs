@@ -142,7 +142,13 @@ pub fn start(disk: Arc<dyn Disk>, options: &StartOptions, config: Config, now: M
     }
     let machine = Machine::open(disk.clone(), &layout.store(), options.machine.clone())?;
     let (wal, begin) = open_log(&disk, options, &machine)?;
-    let shared = Shared::new(config.member_id, config.cluster_id, config.incarnation, machine.store().reader());
+    let shared = Shared::new(
+        config.member_id,
+        config.cluster_id,
+        config.incarnation,
+        machine.store().reader(),
+        machine.lessor().renewals().clone(),
+    );
     let Begin { storage, hard_state, mark, marked } = begin;
     let raft = RawNode::new(&raft_config(&config, machine.applied()), storage)
         .map_err(|error| StartError::Raft(error.to_string()))?;

@@ -192,6 +192,46 @@ fn a_new_leader_does_not_deny_a_lease_that_it_has_not_applied_yet() {
     assert_eq!(left.granted_ttl, 60);
 }
 
+#[test]
+fn renewals_beside_the_loop_end_with_certainty() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    for _ in 0..3 {
+        group.tick(&[1, 2, 3]);
+    }
+    let lease_grant = Some(LeaseGrantRequest { id: 42, ttl: 60 });
+    group.propose(leader, InternalRaftRequest { lease_grant, ..InternalRaftRequest::default() });
+    let renew =
+        |group: &Group, at: u64, later: u64| group.members[&at].node.shared().renew_lease(42, Mono(group.now + later));
+    assert_eq!(renew(&group, leader, 2 * TICK), Some(60));
+    let follower = group.members.keys().copied().find(|id| *id != leader).unwrap();
+    assert_eq!(renew(&group, follower, 0), None, "only the leader knows deadlines");
+    assert_eq!(renew(&group, leader, 3 * TICK), None, "this process may have been paused, and replaced");
+    group.now += 5 * TICK;
+    group.lose = Box::new(|_| true);
+    group.tick(&[leader]);
+    assert_eq!(renew(&group, leader, 0), None, "it was paused, and no quorum has said that it leads");
+    group.lose = Box::new(|_| false);
+    for _ in 0..3 {
+        group.tick(&[1, 2, 3]);
+    }
+    assert_eq!(renew(&group, leader, 0), Some(60));
+
+    // Asked to stop, it renews nothing; neither does one that was replaced.
+    group.submit(leader, Request::MoveLeader { target: follower });
+    group.tick(&[1, 2, 3]);
+    assert_eq!(group.leader(), Some(follower));
+    assert_eq!(renew(&group, leader, 0), None);
+    assert_eq!(renew(&group, follower, 0), None, "a new leader has given it more time than a renewal gives");
+    let renewed = group.submit(follower, Request::LeaseRenew { id: 42 });
+    assert!(matches!(group.replies.get(&renewed), Some(Reply::LeaseRenewed(Ok(60)))));
+    assert_eq!(renew(&group, follower, 0), Some(60));
+    let stopping = &mut group.members.get_mut(&follower).unwrap().node;
+    stopping.step(Mono(group.now), Input::Stop { transfer: false });
+    stopping.advance(Mono(group.now));
+    assert_eq!(renew(&group, follower, 0), None);
+}
+
 /// What a leader decided about a lease and could not propose is forgotten with its leadership: the next leader may have
 /// renewed the lease since (etcd issue 17465).
 #[test]

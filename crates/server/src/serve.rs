@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dolmen_api::{Edge, LeaseForwarder, Listener, Mode, PeerAnswer, PeerHttp, PeerRequest, Runtimes};
+use dolmen_datadir::{ImportOptions, Level, Report};
 use dolmen_env::{Disk, RealClock, RealDisk, Rng};
 use dolmen_machine::Member;
 use dolmen_node::{
@@ -18,8 +19,8 @@ use dolmen_node::{
 use dolmen_proto::etcdserverpb::{InternalRaftRequest, RequestHeader};
 use dolmen_proto::membershippb::ClusterVersionSetRequest;
 use dolmen_transport::{
-    ApiFuture, ApiRequest, ApiResponse, ClientTls, PeerApi, PeerClient, PeerListener, PeerUrl, Port, ServerTls,
-    TlsInfo, Transport,
+    ApiFuture, ApiRequest, ApiResponse, ClientTls, LeasePipes, PeerApi, PeerClient, PeerListener, PeerUrl, Port,
+    ServerTls, TlsInfo, Transport,
 };
 use dolmen_types::{MemberId, error_chain, hex_id};
 use prost::Message;
@@ -105,6 +106,7 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
     let secrets = secrets(&config)?;
     let ports = open_ports(&config, &secrets)?;
     let layout = Layout::new(&config.data_dir, config.wal_dir.as_deref());
+    import(&disk, &layout)?;
     let identity = identify(&config, &disk, &layout, secrets.peer_client.clone()).await?;
     log_start(&config, &identity);
 
@@ -137,6 +139,9 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
             _ = terminate.recv() => stop(&node, &mut stopped_by, SignalKind::terminate()),
             () = published(&node), if ports.is_some() => {
                 open_edge(&edge, ports.take().unwrap_or_default(), &secrets);
+                if !config.keep_imported {
+                    forget_imported(&disk, &layout);
+                }
             }
         }
     };
@@ -304,6 +309,47 @@ fn open_ports(config: &Config, secrets: &Secrets) -> Result<Ports, String> {
 
 fn shown(urls: &[Url]) -> Vec<String> {
     urls.iter().map(ToString::to_string).collect()
+}
+
+/// Takes over what an etcd has left in the data directory, if anything.
+fn import(disk: &Arc<dyn Disk>, layout: &Layout) -> Result<(), Failure> {
+    let imported = dolmen_datadir::import(disk, &ImportOptions::new(layout.clone()), &mut Logged);
+    imported.map(|_| ()).map_err(|error| Failure {
+        text: format!("cannot import the etcd data directory: {}", error_chain(&error)),
+        code: match error {
+            dolmen_datadir::ImportError::Wal(_) | dolmen_datadir::ImportError::Database { .. } => EXIT_DATA,
+            _ => 1,
+        },
+    })
+}
+
+/// Removes the files of an etcd that was taken over, now that the member serves without them.
+fn forget_imported(disk: &Arc<dyn Disk>, layout: &Layout) {
+    match dolmen_datadir::remove_imported(&**disk, layout) {
+        Ok(gone) => {
+            for path in gone {
+                tracing::info!(path = %path.display(), "removed the files of the etcd that was imported");
+            }
+        }
+        Err(error) => {
+            tracing::warn!(error = error_chain(&error), "cannot remove the files of the etcd that was imported");
+        }
+    }
+}
+
+/// An import's report as lines of the log.
+struct Logged;
+
+impl Report for Logged {
+    fn log(&mut self, level: Level, message: &str, fields: &[(&str, serde_json::Value)]) {
+        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let fields = fields.join(" ");
+        match level {
+            Level::Info => tracing::info!(fields, "{message}"),
+            Level::Warn => tracing::warn!(fields, "{message}"),
+            Level::Error => tracing::error!(fields, "{message}"),
+        }
+    }
 }
 
 /// Who this member is, and whom it begins with.
@@ -498,7 +544,9 @@ fn api_options(config: &Config, node: Handle, client: PeerClient, transport: &Tr
         ..dolmen_api::Config::default()
     };
     let extra_metrics = vec![network_metrics::families(node.status().member_id, transport.stats().clone())];
-    dolmen_api::Options { config: api, node, forwarder: Arc::new(ToLeader(client)), extra_metrics }
+    let runtimes = std::thread::available_parallelism().map_or(1, usize::from);
+    let forwarder = ToLeader { renewals: LeasePipes::new(client.clone(), runtimes), client };
+    dolmen_api::Options { config: api, node, forwarder: Arc::new(forwarder), extra_metrics }
 }
 
 fn peer_listeners(sockets: Vec<(Url, Socket)>, secrets: &Secrets) -> Vec<PeerListener> {
@@ -524,10 +572,17 @@ impl PeerApi for PeerPort {
             ApiResponse { status: answer.status, headers: answer.headers, body: answer.body }
         })
     }
+
+    fn renew_lease(&self, request: &[u8]) -> Option<Bytes> {
+        self.0.renew_at_once(request)
+    }
 }
 
 /// What only the leader can do with leases, asked of its peer URLs in turn.
-struct ToLeader(PeerClient);
+struct ToLeader {
+    client: PeerClient,
+    renewals: LeasePipes,
+}
 
 impl LeaseForwarder for ToLeader {
     fn post<'a>(
@@ -549,8 +604,8 @@ impl LeaseForwarder for ToLeader {
                 };
                 let timeout = Duration::from_secs(5);
                 let answer = match path {
-                    "/leases/internal" => self.0.post_leases_internal(&url, body.clone(), timeout).await,
-                    _ => self.0.post_leases(&url, body.clone(), timeout).await,
+                    "/leases/internal" => self.client.post_leases_internal(&url, body.clone(), timeout).await,
+                    _ => self.client.post_leases(&url, body.clone(), timeout).await,
                 };
                 match answer {
                     Ok(response) => return Ok((response.status.as_u16(), response.body)),
@@ -558,6 +613,27 @@ impl LeaseForwarder for ToLeader {
                 }
             }
             Err(last)
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        runtime: u16,
+        member: MemberId,
+        urls: &'a [String],
+        body: Bytes,
+    ) -> Pin<Box<dyn Future<Output = PeerAnswer> + Send + 'a>> {
+        let pending = urls.first().and_then(|url| self.renewals.post(usize::from(runtime), url, &body));
+        Box::pin(async move {
+            let answer = match pending {
+                Some(pending) => pending.await,
+                None => None,
+            };
+            match answer {
+                Some(answer) => Ok(answer),
+                // A renewal made twice is one: it may be sent again whatever became of it.
+                None => self.post(member, urls, "/leases", body).await,
+            }
         })
     }
 }

@@ -34,4 +34,11 @@ pub type ApiFuture = Pin<Box<dyn Future<Output = ApiResponse> + Send>>;
 /// The future runs on the transport's thread, so it must not block.
 pub trait PeerApi: Send + Sync {
     fn handle(&self, request: ApiRequest) -> ApiFuture;
+
+    /// The body of the answer 200 to a renewal (`POST /leases`) with body `request`, when it can be told at once. `None`
+    /// leaves the request to [`PeerApi::handle`].
+    fn renew_lease(&self, request: &[u8]) -> Option<Bytes> {
+        let _ = request;
+        None
+    }
 }

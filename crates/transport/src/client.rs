@@ -113,6 +113,10 @@ impl PeerClient {
         self.send(url, Method::POST, &format!("/members/promote/{id}"), headers, Bytes::new(), timeout).await
     }
 
+    pub(crate) fn dialer(&self) -> &Dialer {
+        self.0.dialer()
+    }
+
     async fn get_ok(&self, url: &PeerUrl, path: &str, timeout: Duration) -> Result<PeerResponse, RequestError> {
         let response = self.send(url, Method::GET, path, HeaderMap::new(), Bytes::new(), timeout).await?;
         if response.status == StatusCode::OK { Ok(response) } else { Err(unexpected(url, &response)) }

@@ -162,6 +162,10 @@ impl HttpClient {
         Arc::new(Self { dialer, idle: Mutex::new(BTreeMap::new()) })
     }
 
+    pub(crate) fn dialer(&self) -> &Dialer {
+        &self.dialer
+    }
+
     /// Sends a request over a connection of its own and returns with the head of the answer.
     pub(crate) async fn open(
         &self,

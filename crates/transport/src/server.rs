@@ -33,7 +33,8 @@ use crate::api::ApiRequest;
 use crate::codec::{DecodeError, MESSAGE_LIMIT, Refusal, SNAPSHOT_MESSAGE_LIMIT, decode_framed};
 use crate::config::{ListenSocket, PeerListener};
 use crate::http1::{Outgoing, answer, error, no_content};
-use crate::net::{BodyReader, Io, TLS_HANDSHAKE_TIMEOUT, WriteTimeout};
+use crate::leases::{self, Left};
+use crate::net::{BodyReader, Io, Prefixed, TLS_HANDSHAKE_TIMEOUT, WriteTimeout};
 use crate::shared::Shared;
 use crate::stream::{StreamBody, StreamKind};
 use crate::tls::ServerTls;
@@ -104,6 +105,11 @@ async fn serve(shared: Arc<Shared>, io: Box<dyn Io>, remote: Option<SocketAddr>,
             Err(error) => return tracing::warn!(?remote, %error, "rejected connection on peer endpoint"),
         },
     };
+    let mut io = WriteTimeout::new(secured);
+    let ahead = match leases::serve(&*shared.api, &mut io, HEAD_TIMEOUT).await {
+        Left::Nothing => return,
+        Left::Other(ahead) => ahead,
+    };
     let service = service_fn(move |request| {
         let shared = Arc::clone(&shared);
         async move { Ok::<_, Infallible>(route(&shared, request).await) }
@@ -111,7 +117,7 @@ async fn serve(shared: Arc<Shared>, io: Box<dyn Io>, remote: Option<SocketAddr>,
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(WriteTimeout::new(secured)), service)
+        .serve_connection(TokioIo::new(Prefixed::new(ahead, io)), service)
         .await;
     if let Err(error) = served {
         tracing::debug!(?remote, error = %error_chain(&error), "a peer connection ended with an error");
