@@ -143,7 +143,8 @@ fn bad_host(host: &str) -> Option<String> {
     if !plain {
         return Some(format!("invalid port {port:?} after host"));
     }
-    let bad = host.chars().find(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && !"-_.~!$&'()*+,;=:[]%<>\"".contains(*c));
+    let bad =
+        host.chars().find(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && !"-_.~!$&'()*+,;=:[]%<>\"".contains(*c));
     bad.map(|c| format!("invalid character {:?} in host name", c.to_string()))
 }
 
@@ -228,10 +229,20 @@ mod tests {
         let dup = "a=http://127.0.0.1:1,b=http://127.0.0.1:1";
         for (name, advertised, cluster, wanted) in [
             ("x", "http://a:1", "a=http://a:1", r#"couldn't find local name "x" in the initial cluster configuration"#),
-            ("a", "http://127.0.0.1:1", dup, "initial cluster a=http://127.0.0.1:1,b=http://127.0.0.1:1 has duplicate url"),
+            (
+                "a",
+                "http://127.0.0.1:1",
+                dup,
+                "initial cluster a=http://127.0.0.1:1,b=http://127.0.0.1:1 has duplicate url",
+            ),
             ("a", "", "a=http://a:1", "URL scheme must be http, https, unix, or unixs: "),
             ("a", "localhost:1", "a=http://a:1", "URL scheme must be http, https, unix, or unixs: localhost:1"),
-            ("a", "127.0.0.1:1", "a=http://a:1", r#"parse "127.0.0.1:1": first path segment in URL cannot contain colon"#),
+            (
+                "a",
+                "127.0.0.1:1",
+                "a=http://a:1",
+                r#"parse "127.0.0.1:1": first path segment in URL cannot contain colon"#,
+            ),
             ("a", ":1", "a=http://a:1", r#"parse ":1": missing protocol scheme"#),
             ("a", "http://a", "a=http://a:1", r#"URL address does not have the form "host:port": http://a"#),
             ("a", "http://a:x", "a=http://a:1", r#"parse "http://a:x": invalid port ":x" after host"#),

@@ -6,16 +6,52 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use dolmen_bolt::{ReadAt, Source};
-use dolmen_env::{Disk, DiskFile};
+use dolmen_env::{Disk, DiskFile, DiskLock, OpenMode};
+
+/// The disk refused.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {doing} {}", path.display())]
+pub struct DiskError {
+    pub doing: &'static str,
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+/// Puts words to an I/O error.
+pub(crate) trait Doing<T> {
+    fn doing(self, doing: &'static str, path: &Path) -> Result<T, DiskError>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, doing: &'static str, path: &Path) -> Result<T, DiskError> {
+        self.map_err(|source| DiskError { doing, path: path.to_owned(), source })
+    }
+}
+
+/// A rename that is durable on return.
+pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), DiskError> {
+    disk.rename(from, to).doing("rename", from)?;
+    sync_parent(disk, to)
+}
+
+pub(crate) fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<(), DiskError> {
+    let parent = parent_of(path);
+    disk.sync_dir(parent).doing("sync", parent)
+}
+
+/// Removes a directory if it is there.
+pub(crate) fn remove_dir(disk: &dyn Disk, path: &Path) -> Result<(), DiskError> {
+    if disk.exists(path).doing("look at", path)? {
+        disk.remove_dir_all(path).doing("remove", path)?;
+    }
+    Ok(())
+}
 
 /// A directory is given to the name it is meant for only when it is whole. Until then it has this one.
 pub(crate) fn in_the_making(target: &Path) -> PathBuf {
-    with_suffix(target, ".restoring")
-}
-
-pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
+    // Without a slash at its end, behind which the suffix would be a name of its own.
+    let mut name = target.components().collect::<PathBuf>().into_os_string();
+    name.push(".restoring");
     name.into()
 }
 
@@ -27,13 +63,94 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether `path` is there and has something in it, or is no directory that can be looked into.
+/// Whether `path` is there and has something in it, other than what a process that was killed has begun there; or is no
+/// directory that can be looked into.
 pub(crate) fn is_taken(disk: &dyn Disk, path: &Path) -> bool {
+    let begun = in_the_making(Path::new("member"));
     match disk.exists(path) {
         Ok(false) => false,
-        Ok(true) => disk.read_dir(path).map_or(true, |names| !names.is_empty()),
+        Ok(true) => disk.read_dir(path).map_or(true, |names| names.iter().any(|name| Path::new(name) != begun)),
         Err(_) => true,
     }
+}
+
+/// Where a data directory is built and where it goes when every byte of it is durable.
+///
+/// A target that exists and is empty may be a mount point, so there `member` alone is built inside and renamed.
+pub(crate) struct Place {
+    /// What is renamed at the end.
+    pub from: PathBuf,
+    pub to: PathBuf,
+    /// `member` while it is built.
+    pub member: PathBuf,
+    lock: Option<DiskLock>,
+}
+
+/// Why nothing can be built for a target.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    #[error("another process is building {}", dir.display())]
+    Busy { dir: PathBuf },
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// Held by the process that builds in a directory.
+const LOCK: &str = "building.lock";
+
+impl Place {
+    /// What a process that was killed has left is removed. `data_dir` is empty or not there.
+    pub(crate) fn prepare(disk: &dyn Disk, data_dir: &Path) -> Result<Self, PlaceError> {
+        let there = disk.exists(data_dir).doing("look at", data_dir)?;
+        let to = if there { data_dir.join("member") } else { data_dir.to_owned() };
+        let from = in_the_making(&to);
+        let member = if there { from.clone() } else { from.join("member") };
+        let held = |from: &Path| match disk.lock(&from.join(LOCK)) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(PlaceError::Busy { dir: to.clone() }),
+            held => Ok(held.doing("lock", from)?),
+        };
+        if disk.exists(&from).doing("look at", &from)? {
+            drop(held(&from)?);
+            disk.remove_dir_all(&from).doing("remove", &from)?;
+        }
+        disk.create_dir_all(&member.join("snap")).doing("create", &member)?;
+        let lock = Some(held(&from)?);
+        Ok(Self { from, to, member, lock })
+    }
+
+    /// Gives what was built its name. All files in it are durable already; their names become so here.
+    pub(crate) fn finish(mut self, disk: &dyn Disk) -> Result<(), DiskError> {
+        self.lock = None;
+        let lock = self.from.join(LOCK);
+        disk.remove_file(&lock).doing("remove", &lock)?;
+        for dir in [&self.member.join("snap"), &self.member, &self.from] {
+            disk.sync_dir(dir).doing("sync", dir)?;
+        }
+        rename(disk, &self.from, &self.to)
+    }
+
+    /// Gives up. That a part stays would be no worse than a crash.
+    pub(crate) fn clean(&self, disk: &dyn Disk) {
+        let _best_effort = disk.remove_dir_all(&self.from);
+    }
+}
+
+/// Writes a database to a new file, durable but for its name.
+///
+/// # Errors
+/// The source's, the disk's.
+pub(crate) fn write_db(
+    disk: &dyn Disk,
+    path: &Path,
+    source: &dyn Source,
+    report: &mut dyn crate::Report,
+) -> Result<(), dolmen_bolt::WriteError> {
+    let plan = dolmen_bolt::Plan::new(source)?;
+    let file = disk.open(path, OpenMode::CreateNew)?;
+    let mut written = |done| report.progress(done, plan.file_len());
+    let writer = FileWriter::new(&*file, &mut written);
+    dolmen_bolt::BoltWriter::new(writer).write(&plan, source)?;
+    Ok(file.sync_data()?)
 }
 
 /// A file as bbolt's reader takes it.

@@ -19,11 +19,19 @@
 #![forbid(unsafe_code)]
 
 mod bootstrap;
+mod export;
 mod files;
+mod found;
+mod import;
+mod migrate;
 mod report;
 mod restore;
 mod snap;
 
 pub use bootstrap::BootstrapError;
+pub use export::{ExportError, ExportOptions, export, export_on};
+pub use files::{DiskError, PlaceError};
+pub use import::{ImportError, ImportOptions, Imported, import, remove_imported};
+pub use migrate::{MigrateError, MigrateOptions, Version, migrate, migrate_on};
 pub use report::{Level, Report, Silent};
 pub use restore::{RestoreError, RestoreOptions, restore, restore_on};

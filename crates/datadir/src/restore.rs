@@ -28,7 +28,9 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::bootstrap::{Bootstrap, BootstrapError};
-use crate::files::{FileReader, in_the_making, is_taken, parent_of};
+use crate::files::{
+    DiskError, Doing, FileReader, Place, PlaceError, in_the_making, is_taken, parent_of, remove_dir, rename,
+};
 use crate::report::{Level, Report};
 use crate::snap;
 
@@ -74,10 +76,10 @@ pub enum RestoreError {
     Revision { found: Revision, by: u64 },
     #[error("the snapshot's bucket key has a key that is no revision")]
     NotARevision,
-    #[error("another restore into {} is running", dir.display())]
-    Busy { dir: PathBuf },
-    #[error("cannot {doing} {}", path.display())]
-    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     #[error(transparent)]
     Wal(#[from] WalError),
 }
@@ -98,31 +100,22 @@ fn byte_list(bytes: &[u8]) -> String {
     format!("[{}]", numbers.join(" "))
 }
 
-pub(crate) trait Doing<T> {
-    fn doing(self, doing: &'static str, path: &Path) -> Result<T, RestoreError>;
-}
-
-impl<T> Doing<T> for io::Result<T> {
-    fn doing(self, doing: &'static str, path: &Path) -> Result<T, RestoreError> {
-        self.map_err(|source| RestoreError::Io { doing, path: path.to_owned(), source })
-    }
-}
-
 /// Restores on the real disk.
 ///
 /// # Errors
 /// See [`RestoreError`]. What was there before is untouched.
 pub fn restore(options: &RestoreOptions, report: &mut dyn Report) -> Result<(), RestoreError> {
-    restore_on(&(Arc::new(RealDisk) as Arc<dyn Disk>), options, report)
+    restore_on(&(Arc::new(RealDisk) as Arc<dyn Disk>), options, WalOptions::default(), report)
 }
 
-/// Restores on a disk: source and target are both there.
+/// Restores on a disk, where source and target are, with a log laid out by `wal`.
 ///
 /// # Errors
 /// As [`restore`].
 pub fn restore_on(
     disk: &Arc<dyn Disk>,
     options: &RestoreOptions,
+    wal_options: WalOptions,
     report: &mut dyn Report,
 ) -> Result<(), RestoreError> {
     let bootstrap = Bootstrap::new(
@@ -149,13 +142,28 @@ pub fn restore_on(
         ("initial-memory-map-size", options.initial_memory_map_size.into()),
     ];
     report.log(Level::Info, "restoring snapshot", &fields);
-    let place = Place::prepare(&**disk, &options.data_dir, wal_dir.as_deref())?;
-    let built = Build { disk, options, bootstrap: &bootstrap, place: &place }.run(report);
-    // What was built and is not in its place is nobody's; that a part of it stays would be no worse than a crash.
-    if built.is_err() {
-        place.clean(&**disk);
+    let place = Place::prepare(&**disk, &options.data_dir)?;
+    let wal = wal_dir.map(|dir| (in_the_making(&dir), dir));
+    let built = Build { disk, options, wal_options, bootstrap: &bootstrap, place: &place, wal: wal.as_ref() };
+    let built = built.run(report);
+    let patch = match built {
+        Ok(patch) => patch,
+        Err(error) => {
+            place.clean(&**disk);
+            if let Some((temporary, _)) = &wal {
+                let _best_effort = disk.remove_dir_all(temporary);
+            }
+            return Err(error);
+        }
+    };
+    place.finish(&**disk)?;
+    if let Some((temporary, dir)) = &wal {
+        rename(&**disk, temporary, dir)?;
+        let db = options.data_dir.join("member/snap/db");
+        let file = disk.open(&db, OpenMode::ReadWrite).doing("open", &db)?;
+        write_all(&*file, &patch.metas(), &db)?;
+        file.sync_data().doing("sync", &db)?;
     }
-    built?;
     report.log(Level::Info, "restored snapshot", &fields);
     Ok(())
 }
@@ -164,99 +172,37 @@ fn shown(path: &Path) -> Value {
     path.display().to_string().into()
 }
 
-/// Where things are built and where they go.
-struct Place {
-    /// What is renamed at the end.
-    from: PathBuf,
-    to: PathBuf,
-    /// `member` while it is built.
-    member: PathBuf,
-    /// The log while it is built, and its place, when it is not in `member`.
-    wal: Option<(PathBuf, PathBuf)>,
-}
-
-/// Held by the restore that builds in a directory.
-const LOCK: &str = "restore.lock";
-
-impl Place {
-    fn prepare(disk: &dyn Disk, data_dir: &Path, wal_dir: Option<&Path>) -> Result<Self, RestoreError> {
-        let there = disk.exists(data_dir).doing("look at", data_dir)?;
-        let to = if there { data_dir.join("member") } else { data_dir.to_owned() };
-        let from = in_the_making(&to);
-        let member = if there { from.clone() } else { from.join("member") };
-        let wal = wal_dir.map(|dir| (in_the_making(dir), dir.to_owned()));
-        if disk.exists(&from).doing("look at", &from)? {
-            match disk.lock(&from.join(LOCK)) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(RestoreError::Busy { dir: to }),
-                held => drop(held.doing("lock", &from)?),
-            }
-            disk.remove_dir_all(&from).doing("remove", &from)?;
-        }
-        if let Some((temporary, _)) = &wal
-            && disk.exists(temporary).doing("look at", temporary)?
-        {
-            disk.remove_dir_all(temporary).doing("remove", temporary)?;
-        }
-        disk.create_dir_all(&member.join("snap")).doing("create", &member)?;
-        Ok(Self { from, to, member, wal })
-    }
-
-    fn clean(&self, disk: &dyn Disk) {
-        let _best_effort = disk.remove_dir_all(&self.from);
-        if let Some((temporary, _)) = &self.wal {
-            let _best_effort = disk.remove_dir_all(temporary);
-        }
-    }
-}
-
 struct Build<'a> {
     disk: &'a Arc<dyn Disk>,
     options: &'a RestoreOptions,
+    wal_options: WalOptions,
     bootstrap: &'a Bootstrap,
     place: &'a Place,
+    /// The log while it is built, and its place, when it is not in `member`.
+    wal: Option<&'a (PathBuf, PathBuf)>,
 }
 
 impl Build<'_> {
-    fn run(&self, report: &mut dyn Report) -> Result<(), RestoreError> {
-        let (disk, place) = (&**self.disk, self.place);
-        let lock_path = place.from.join(LOCK);
-        let lock = disk.lock(&lock_path).doing("lock", &lock_path)?;
-        let snap_dir = place.member.join("snap");
+    /// Builds everything; returns what the database was patched with.
+    fn run(&self, report: &mut dyn Report) -> Result<Patch, RestoreError> {
+        let snap_dir = self.place.member.join("snap");
         let db = snap_dir.join("db");
         self.copy(&db, report)?;
         let patch = self.patch(&db, report)?;
-        self.log(report)?;
+        self.log()?;
         self.raft_snapshot(&snap_dir)?;
 
-        let file = disk.open(&db, OpenMode::ReadWrite).doing("open", &db)?;
-        let write = |file: &dyn DiskFile, (offset, bytes): &(u64, Bytes), db: &Path| {
-            file.write_all_at(bytes, *offset).doing("write", db)
-        };
+        let file = self.disk.open(&db, OpenMode::ReadWrite).doing("open", &db)?;
         file.write_all_at(&patch.pages, patch.offset).doing("write", &db)?;
         file.set_len(patch.len).doing("cut", &db)?;
-        for (offset, bytes) in patch.metas() {
-            // See the head of the module for why they may have to wait.
-            let bytes = if place.wal.is_some() { vec![0; bytes.len()].into() } else { bytes };
-            write(&*file, &(offset, bytes), &db)?;
+        let mut metas = patch.metas();
+        if self.wal.is_some() {
+            // They have to wait: see the head of the module.
+            metas.iter_mut().for_each(|(_, bytes)| *bytes = vec![0; bytes.len()].into());
         }
+        write_all(&*file, &metas, &db)?;
         file.sync_data().doing("sync", &db)?;
-        drop(file);
-        drop(lock);
-        disk.remove_file(&lock_path).doing("remove", &lock_path)?;
-        disk.sync_dir(&snap_dir).doing("sync", &snap_dir)?;
-        disk.sync_dir(&place.member).doing("sync", &place.member)?;
-        disk.sync_dir(&place.from).doing("sync", &place.from)?;
-        rename(disk, &place.from, &place.to)?;
-        if let Some((temporary, dir)) = &place.wal {
-            rename(disk, temporary, dir)?;
-            let db = self.options.data_dir.join("member/snap/db");
-            let file = disk.open(&db, OpenMode::ReadWrite).doing("open", &db)?;
-            for meta in patch.metas() {
-                write(&*file, &meta, &db)?;
-            }
-            file.sync_data().doing("sync", &db)?;
-        }
-        Ok(())
+        Ok(patch)
     }
 
     /// Copies the database out of the snapshot file and proves its hash.
@@ -368,14 +314,13 @@ impl Build<'_> {
     }
 
     /// The log: one change of the configuration a member, committed, and word that the database holds them.
-    fn log(&self, _report: &mut dyn Report) -> Result<(), RestoreError> {
-        let dir = match &self.place.wal {
-            Some((temporary, _)) => temporary.clone(),
-            None => self.place.member.join("wal"),
-        };
-        disk_parent(&**self.disk, &dir)?;
+    fn log(&self) -> Result<(), RestoreError> {
+        let dir = self.wal.map_or_else(|| self.place.member.join("wal"), |(temporary, _)| temporary.clone());
+        let parent = parent_of(&dir);
+        self.disk.create_dir_all(parent).doing("create", parent)?;
+        remove_dir(&**self.disk, &dir)?;
         let metadata = Metadata { node_id: self.bootstrap.own, cluster_id: self.bootstrap.cluster_id };
-        let mut wal = Wal::create(self.disk.clone(), &dir, metadata, WalOptions::default())?;
+        let mut wal = Wal::create(self.disk.clone(), &dir, metadata, self.wal_options)?;
         let entries: Vec<Entry> = self.bootstrap.members.values().zip(1..).map(first_entry).collect();
         let commit = entries.len() as u64;
         let vote = self.bootstrap.members.keys().next().copied().unwrap_or_default();
@@ -389,20 +334,14 @@ impl Build<'_> {
         let index = self.bootstrap.members.len() as u64;
         let membership = Membership { members: self.bootstrap.members.clone(), ..Membership::default() };
         let metadata = SnapshotMetadata { index, term: 1, conf_state: Some(self.conf_state()) };
-        snap::write(&**self.disk, dir, metadata, membership.to_v2_store_json(index).into())
-            .doing("write", &dir.join(snap::file_name(1, index)))
+        let store = membership.to_v2_store_json(index).into();
+        let written = snap::write(&**self.disk, dir, metadata, store);
+        Ok(written.doing("write", &dir.join(snap::file_name(1, index)))?)
     }
 }
 
-fn disk_parent(disk: &dyn Disk, dir: &Path) -> Result<(), RestoreError> {
-    let parent = parent_of(dir);
-    disk.create_dir_all(parent).doing("create", parent)
-}
-
-fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), RestoreError> {
-    disk.rename(from, to).doing("rename", from)?;
-    let parent = parent_of(to);
-    disk.sync_dir(parent).doing("sync", parent)
+fn write_all(file: &dyn DiskFile, pieces: &[(u64, Bytes)], path: &Path) -> Result<(), DiskError> {
+    pieces.iter().try_for_each(|(offset, bytes)| file.write_all_at(bytes, *offset)).doing("write", path)
 }
 
 pub(crate) fn member_json(member: &Member) -> Bytes {
@@ -425,7 +364,7 @@ fn copy(
     len: u64,
     report: &mut dyn Report,
     see: &mut dyn FnMut(&Bytes) -> io::Result<()>,
-) -> Result<(), RestoreError> {
+) -> Result<(), DiskError> {
     let mut done = 0;
     while done < len {
         let mut chunk = vec![0; CHUNK.min(len - done) as usize];

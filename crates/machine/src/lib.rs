@@ -16,6 +16,7 @@
 
 mod error;
 mod install;
+mod legacy;
 mod membership;
 pub mod txn;
 
@@ -41,6 +42,7 @@ use prost::Message;
 
 pub use error::ApplyError;
 pub use install::{InstallError, InstallJob, Installed};
+pub use legacy::decode_request;
 pub use membership::{
     ConfChangeContext, MIN_CLUSTER_VERSION, Member, Membership, Position, conf_state_json, parse_conf_state,
 };
@@ -228,7 +230,7 @@ impl Machine {
         let outcome = match EntryType::try_from(entry.r#type) {
             Ok(EntryType::EntryNormal) if entry.data.is_empty() => Outcome::Empty,
             Ok(EntryType::EntryNormal) => {
-                let request = InternalRaftRequest::decode(entry.data.clone()).map_err(|e| bad(e.to_string()))?;
+                let request = decode_request(&entry.data).map_err(bad)?;
                 self.apply_request(request, now)?
             }
             Ok(EntryType::EntryConfChange) => {
