@@ -71,7 +71,9 @@ impl Core {
         if config.token.is_some() && config.user.is_some() {
             return Err(Error::client("Username/Password and Token configurations are mutually exclusive"));
         }
-        if config.max_request_bytes > config.max_recv_bytes {
+        // A limit that nobody set contradicts nothing.
+        let send_is_set = config.max_request_bytes != crate::config::DEFAULT_MAX_REQUEST_BYTES;
+        if send_is_set && config.max_request_bytes > config.max_recv_bytes {
             let (recv, send) = (config.max_recv_bytes, config.max_request_bytes);
             let text = format!("gRPC message recv limit ({recv} bytes) must be greater than send limit ({send} bytes)");
             return Err(Error::client(text));
@@ -126,7 +128,8 @@ impl Core {
         Q: Message,
         R: Message + Default,
     {
-        let frame = frame(request, self.shared.config.max_request_bytes)?;
+        let frame = frame(request, self.shared.config.max_request_bytes)
+            .inspect_err(|error| self.warn_of(path, 0, &Failure::new(error.clone(), None)))?;
         let answer = self.call(path, frame, retry, true).await?;
         decode(answer)
     }

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Largest message sent unless told otherwise, as etcd's Go client has it.
+pub(crate) const DEFAULT_MAX_REQUEST_BYTES: usize = 2 * 1024 * 1024;
+
 /// How to reach a cluster, and within which limits.
 ///
 /// ```
@@ -48,7 +51,7 @@ impl Config {
             dial_timeout: Duration::from_secs(2),
             keepalive_time: Duration::from_secs(2),
             keepalive_timeout: Duration::from_secs(6),
-            max_request_bytes: 2 * 1024 * 1024,
+            max_request_bytes: DEFAULT_MAX_REQUEST_BYTES,
             max_recv_bytes: i32::MAX as usize,
             log: None,
         }

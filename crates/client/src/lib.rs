@@ -24,6 +24,7 @@ mod dial;
 pub mod discovery;
 mod endpoint;
 mod error;
+mod https;
 mod lease;
 mod pool;
 mod streaming;

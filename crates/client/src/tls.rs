@@ -1,13 +1,14 @@
 //! TLS out of files: whom to trust, and who we are.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::sign::CertifiedKey;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
@@ -21,7 +22,7 @@ use crate::error::{ConnectionReason, Error};
 /// A file that cannot be read or holds no certificate or key, in the words of Go.
 pub(crate) fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let identity = identity(tls)?;
+    let identity = identity(tls, &provider)?;
     let verifier: Arc<dyn ServerCertVerifier> = if tls.skip_verify {
         Arc::new(AnyServer(provider.signature_verification_algorithms))
     } else {
@@ -34,24 +35,46 @@ pub(crate) fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>, Error> {
         .with_custom_certificate_verifier(verifier);
     let mut config = match identity {
         None => builder.with_no_client_auth(),
-        Some((chain, key)) => builder
-            .with_client_auth_cert(chain, key)
-            .map_err(|error| Error::client(format!("tls: private key does not match public key ({error})")))?,
+        Some(identity) => builder.with_client_cert_resolver(Arc::new(identity)),
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
 }
 
-type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+/// Reads the files of `tls`, and nothing else.
+///
+/// # Errors
+/// As [`client_config`].
+pub(crate) fn check(tls: &Tls) -> Result<(), Error> {
+    identity(tls, &rustls::crypto::ring::default_provider())?;
+    match &tls.ca_file {
+        Some(path) => trusted(Some(path)).map(|_| ()),
+        None => Ok(()),
+    }
+}
 
-fn identity(tls: &Tls) -> Result<Option<Identity>, Error> {
+/// The client's own certificate. It is presented as it is, even one so old in form that rustls would not read it: judging
+/// it is the server's business.
+#[derive(Debug)]
+struct Identity(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _hints: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.0.key.choose_scheme(schemes).is_some().then(|| Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+fn identity(tls: &Tls, provider: &CryptoProvider) -> Result<Option<Identity>, Error> {
     let (cert, key) = match (&tls.cert_file, &tls.key_file) {
         (None, None) => return Ok(None),
         (Some(cert), Some(key)) => (cert, key),
         (cert, key) => {
-            let show = |path: &Option<std::path::PathBuf>| {
-                path.as_ref().map_or_else(String::new, |path| path.display().to_string())
-            };
+            let show =
+                |path: &Option<PathBuf>| path.as_ref().map_or_else(String::new, |path| path.display().to_string());
             let (key, cert) = (show(key), show(cert));
             let text = format!("KeyFile and CertFile must both be present[key: {key}, cert: {cert}]");
             return Err(Error::client(text));
@@ -60,11 +83,68 @@ fn identity(tls: &Tls) -> Result<Option<Identity>, Error> {
     let (cert_pem, key_pem) = (read(cert)?, read(key)?);
     let chain = certificates(&cert_pem);
     if chain.is_empty() {
-        return Err(Error::client("tls: failed to find any PEM data in certificate input"));
+        return Err(Error::client(no_certificate(&sections(&cert_pem))));
     }
-    let key = PrivateKeyDer::from_pem_slice(&key_pem)
-        .map_err(|_| Error::client("tls: failed to find any PEM data in key input"))?;
-    Ok(Some((chain, key)))
+    let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|_| Error::client(no_key(&sections(&key_pem))))?;
+    let key = provider
+        .key_provider
+        .load_private_key(key)
+        .map_err(|error| Error::client(format!("tls: failed to parse private key: {error}")))?;
+    let pair = CertifiedKey::new(chain, key);
+    if pair.keys_match() == Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) {
+        return Err(Error::client(mismatch(&pair)));
+    }
+    Ok(Some(Identity(Arc::new(pair))))
+}
+
+/// Kinds of the sections of a PEM file.
+fn sections(pem: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(pem);
+    let kinds = text.lines().filter_map(|line| line.trim().strip_prefix("-----BEGIN ")?.strip_suffix("-----"));
+    kinds.map(str::to_owned).collect()
+}
+
+fn no_certificate(found: &[String]) -> String {
+    match found {
+        [] => "tls: failed to find any PEM data in certificate input".to_owned(),
+        [only] if only.ends_with("PRIVATE KEY") => {
+            "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"
+                .to_owned()
+        }
+        kinds => format!(
+            "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: [{}]",
+            kinds.join(" ")
+        ),
+    }
+}
+
+fn no_key(found: &[String]) -> String {
+    match found {
+        [] => "tls: failed to find any PEM data in key input".to_owned(),
+        [only] if only == "CERTIFICATE" => {
+            "tls: found a certificate rather than a key in the PEM for the private key".to_owned()
+        }
+        kinds => format!(
+            "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [{}]",
+            kinds.join(" ")
+        ),
+    }
+}
+
+fn mismatch(pair: &CertifiedKey) -> String {
+    // Object identifiers of RSA and of elliptic curves, as they stand in a public key.
+    let kinds: [&[u8]; 2] = [&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1], &[0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1]];
+    let kind = |public: &[u8]| kinds.iter().position(|kind| public.windows(kind.len()).any(|part| part == *kind));
+    let of_certificate = pair.end_entity_cert().ok().and_then(|end_entity| {
+        let parsed = ParsedCertificate::try_from(end_entity).ok()?;
+        Some(kind(&parsed.subject_public_key_info()))
+    });
+    let of_key = pair.key.public_key().map(|public| kind(&public));
+    if of_certificate == of_key {
+        "tls: private key does not match public key".to_owned()
+    } else {
+        "tls: private key type does not match public key type".to_owned()
+    }
 }
 
 fn trusted(ca_file: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, Error> {
@@ -147,7 +227,11 @@ impl ServerCertVerifier for Verifier {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        // ring cannot verify the last one, but a server that has nothing else then gets as far as to be told whose
+        // certificate is not trusted, which is the better news.
+        let mut schemes = self.algorithms.supported_schemes();
+        schemes.push(SignatureScheme::ECDSA_NISTP521_SHA512);
+        schemes
     }
 }
 

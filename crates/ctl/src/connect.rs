@@ -4,8 +4,7 @@
 //! its flag together are a mistake), discovery, certificates, the user and the password prompt, the output format, the files of
 //! TLS, and the client itself, which logs in.
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -243,9 +242,8 @@ pub fn user(user: &str, password: &str, prompt: &str) -> Result<Option<Auth>, Fa
 async fn endpoints(call: &Call) -> Result<Vec<String>, Failure> {
     let domain = call.text("discovery-srv");
     if !domain.is_empty() {
-        let found = discovery::client_records(domain, call.text("discovery-srv-name"))
-            .await
-            .map_err(|e| hints::failure(&e))?;
+        let found =
+            discovery::client_records(domain, call.text("discovery-srv-name")).await.map_err(|e| hints::failure(&e))?;
         let found: Vec<String> = found.iter().map(|record| record.endpoint()).collect();
         let found = if call.boolean("insecure-discovery") { found } else { only_secure(found) };
         if !found.is_empty() {
@@ -305,23 +303,9 @@ impl Secure {
             server_name: (!server_name.is_empty()).then(|| server_name.clone()),
             skip_verify: self.insecure_skip_verify,
         };
-        for file in [&tls.cert_file, &tls.key_file, &tls.ca_file].into_iter().flatten() {
-            readable(file).map_err(Failure::bad_args)?;
-        }
+        tls.check().map_err(Failure::bad_args)?;
         Ok(Some(tls))
     }
-}
-
-/// That a file can be read, or why not, as Go's `os.ReadFile` puts it.
-fn readable(path: &Path) -> Result<(), String> {
-    let shown = path.display();
-    let read = |e: std::io::Error| match e.kind() {
-        ErrorKind::NotFound => format!("open {shown}: no such file or directory"),
-        ErrorKind::PermissionDenied => format!("open {shown}: permission denied"),
-        ErrorKind::IsADirectory => format!("read {shown}: is a directory"),
-        _ => format!("open {shown}: {e}"),
-    };
-    std::fs::read(path).map(|_| ()).map_err(read)
 }
 
 /// The client's warnings, as Go's client writes them.
@@ -342,5 +326,5 @@ fn log(notice: &Notice) {
             (*name, value)
         })
         .collect();
-    Logger::json().named("etcd-client").log(level, "v3/retry_interceptor.go:65", notice.message, &fields);
+    Logger::json().named("etcd-client").log(level, "v3@v3.7.3/retry_interceptor.go:68", notice.message, &fields);
 }

@@ -54,7 +54,10 @@ fn connection_hint(at: &ConnectionError) -> Option<String> {
         ConnectionReason::UnknownHost => format!("the host of {endpoint} has no address: {}", at.text),
         ConnectionReason::Timeout => format!("{endpoint} does not answer; a firewall may swallow the packets"),
         ConnectionReason::ServerCertificate => {
-            format!("the certificate of {endpoint} is not accepted; look at --cacert, and at the name in it: {}", at.text)
+            format!(
+                "the certificate of {endpoint} is not accepted; look at --cacert, and at the name in it: {}",
+                at.text
+            )
         }
         ConnectionReason::ClientCertificate => {
             format!("{endpoint} does not accept this client's certificate; look at --cert and --key: {}", at.text)

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dolmen_cli::golang;
+use dolmen_client::Tls;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -19,7 +20,14 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The line that etcdctl prints about it.
 pub async fn read(endpoint: &str, secure: &Secure, name: &str) -> Result<f64, String> {
     let text = match endpoint.strip_prefix("https://") {
-        Some(host) => return Err(format!("fetch error: Get \"https://{host}/metrics\": {}", secure.cert)),
+        Some(host) => {
+            let tls = identity(secure)?;
+            let fetched = async {
+                let stream = tls.connect(host).await.map_err(std::io::Error::other)?;
+                fetch(stream, host).await
+            };
+            within_limit(fetched).await.map_err(|why| format!("fetch error: Get \"https://{host}/metrics\": {why}"))?
+        }
         None => {
             let host = endpoint.strip_prefix("http://").unwrap_or(endpoint);
             let fetched = async {
@@ -30,6 +38,15 @@ pub async fn read(endpoint: &str, secure: &Secure, name: &str) -> Result<f64, St
         }
     };
     find(&text, name)
+}
+
+/// A certificate of our own is a must, as in etcdctl.
+fn identity(secure: &Secure) -> Result<Tls, String> {
+    let failed = |why: String| format!("client certificate error: {why}");
+    if secure.cert.is_empty() || secure.key.is_empty() {
+        return Err(failed("open : no such file or directory".to_owned()));
+    }
+    secure.tls().map_err(|e| failed(e.text().unwrap_or_default().to_owned())).map(Option::unwrap_or_default)
 }
 
 async fn within_limit(work: impl Future<Output = std::io::Result<String>>) -> Result<String, String> {
@@ -66,6 +83,9 @@ mod tests {
         let text = "# HELP process_resident_memory_bytes x\nother 1\nprocess_resident_memory_bytes 6.1e+07\n";
         assert_eq!(find(text, "process_resident_memory_bytes"), Ok(6.1e7));
         assert_eq!(find(text, "absent"), Err("could not find: absent".to_owned()));
-        assert_eq!(find("x y\n", "x"), Err("parse error: strconv.ParseFloat: parsing \"y\": invalid syntax".to_owned()));
+        assert_eq!(
+            find("x y\n", "x"),
+            Err("parse error: strconv.ParseFloat: parsing \"y\": invalid syntax".to_owned())
+        );
     }
 }

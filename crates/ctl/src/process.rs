@@ -212,9 +212,6 @@ mod tests {
         assert_eq!(run_shell("kill -9 $$"), Err(("signal: killed".to_owned(), 255)));
         let missing = OsString::from("no-such-program");
         let not_found = std::io::Error::from(std::io::ErrorKind::NotFound);
-        assert_eq!(
-            not_started(&missing, &not_found),
-            "exec: \"no-such-program\": executable file not found in $PATH"
-        );
+        assert_eq!(not_started(&missing, &not_found), "exec: \"no-such-program\": executable file not found in $PATH");
     }
 }

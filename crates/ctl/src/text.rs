@@ -108,7 +108,11 @@ mod tests {
             ("", &[]),
         ];
         for (line, words) in table {
-            assert_eq!(split_words(line).as_deref(), Ok(words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>().as_slice()), "{line}");
+            assert_eq!(
+                split_words(line).as_deref(),
+                Ok(words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>().as_slice()),
+                "{line}"
+            );
         }
         assert_eq!(split_words(r#"put "\q" x"#), Err("invalid syntax".to_owned()));
     }

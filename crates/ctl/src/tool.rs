@@ -75,48 +75,58 @@ pub static ROOT: Command = Command {
     ..Command::NEW
 };
 
-/// The flags every command takes, in the order etcdctl declares them.
+/// The flags every command takes, in the order etcdctl declares them. Only `etcdctl options` shows them.
 pub static GLOBAL_FLAGS: &[Flag] = &[
-    Flag::list("endpoints", "127.0.0.1:2379", "gRPC endpoints"),
-    Flag::boolean("debug", "enable client-side debug logging"),
+    Flag::list("endpoints", "127.0.0.1:2379", "gRPC endpoints").hidden(),
+    Flag::boolean("debug", "enable client-side debug logging").hidden(),
     Flag::text("write-out", "simple", "set the output format (fields, json, protobuf, simple, table)")
         .short('w')
-        .choices(&["fields", "json", "protobuf", "simple", "table"]),
-    Flag::boolean("hex", "print byte strings as hex encoded strings"),
-    Flag::duration("dial-timeout", "2s", "dial timeout for client connections"),
-    Flag::duration("command-timeout", "5s", "timeout for short running command (excluding dial timeout)"),
-    Flag::duration("keepalive-time", "2s", "keepalive time for client connections"),
-    Flag::duration("keepalive-timeout", "6s", "keepalive timeout for client connections"),
+        .choices(&["fields", "json", "protobuf", "simple", "table"])
+        .hidden(),
+    Flag::boolean("hex", "print byte strings as hex encoded strings").hidden(),
+    Flag::duration("dial-timeout", "2s", "dial timeout for client connections").hidden(),
+    Flag::duration("command-timeout", "5s", "timeout for short running command (excluding dial timeout)").hidden(),
+    Flag::duration("keepalive-time", "2s", "keepalive time for client connections").hidden(),
+    Flag::duration("keepalive-timeout", "6s", "keepalive timeout for client connections").hidden(),
     Flag::int(
         "max-request-bytes",
         "0",
         "client-side request send limit in bytes (if 0, it defaults to 2.0 MiB (2 * 1024 * 1024).)",
-    ),
+    )
+    .hidden(),
     Flag::int(
         "max-recv-bytes",
         "0",
         "client-side response receive limit in bytes (if 0, it defaults to \"math.MaxInt32\")",
-    ),
-    Flag::boolean("insecure-transport", "disable transport security for client connections").default("true"),
-    Flag::boolean("insecure-discovery", "accept insecure SRV records describing cluster endpoints").default("true"),
+    )
+    .hidden(),
+    Flag::boolean("insecure-transport", "disable transport security for client connections").default("true").hidden(),
+    Flag::boolean("insecure-discovery", "accept insecure SRV records describing cluster endpoints")
+        .default("true")
+        .hidden(),
     Flag::boolean(
         "insecure-skip-tls-verify",
         "skip server certificate verification (CAUTION: this option should be enabled only for testing purposes)",
-    ),
-    Flag::text("cert", "", "identify secure client using this TLS certificate file"),
-    Flag::text("key", "", "identify secure client using this TLS key file"),
-    Flag::text("cacert", "", "verify certificates of TLS-enabled secure servers using this CA bundle"),
+    )
+    .hidden(),
+    Flag::text("cert", "", "identify secure client using this TLS certificate file").hidden(),
+    Flag::text("key", "", "identify secure client using this TLS key file").hidden(),
+    Flag::text("cacert", "", "verify certificates of TLS-enabled secure servers using this CA bundle").hidden(),
     Flag::text(
         "auth-jwt-token",
         "",
         "JWT token used for authentication (if this option is used, --user and --password should not be set)",
-    ),
-    Flag::text("user", "", "username[:password] for authentication (prompt if password is not supplied)"),
+    )
+    .hidden(),
+    Flag::text("user", "", "username[:password] for authentication (prompt if password is not supplied)").hidden(),
     Flag::text(
         "password",
         "",
         "password for authentication (if this option is used, --user option shouldn't include password)",
-    ),
-    Flag::text("discovery-srv", "", "domain name to query for SRV records describing cluster endpoints").short('d'),
-    Flag::text("discovery-srv-name", "", "service name to query when using DNS discovery"),
+    )
+    .hidden(),
+    Flag::text("discovery-srv", "", "domain name to query for SRV records describing cluster endpoints")
+        .short('d')
+        .hidden(),
+    Flag::text("discovery-srv-name", "", "service name to query when using DNS discovery").hidden(),
 ];

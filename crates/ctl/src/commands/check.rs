@@ -29,8 +29,7 @@ pub static COMMAND: Command = Command {
     ..Command::NEW
 };
 
-const AUTO_COMPACT: Flag =
-    Flag::boolean("auto-compact", "Compact storage with last revision after test is finished.");
+const AUTO_COMPACT: Flag = Flag::boolean("auto-compact", "Compact storage with last revision after test is finished.");
 const AUTO_DEFRAG: Flag = Flag::boolean("auto-defrag", "Defragment storage after test is finished.");
 
 static PERF: Command = Command {

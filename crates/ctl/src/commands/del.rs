@@ -43,9 +43,7 @@ fn run(call: &Call) -> Result<(), Failure> {
 /// Bad arguments (exit 128), in etcdctl's order.
 pub fn request(call: &Call) -> Result<pb::DeleteRangeRequest, Failure> {
     if call.args().is_empty() || call.args().len() > 2 {
-        return Err(Failure::bad_args(
-            "del command needs one argument as key and an optional argument as range_end",
-        ));
+        return Err(Failure::bad_args("del command needs one argument as key and an optional argument as range_end"));
     }
     let (prefix, from_key) = (call.boolean("prefix"), call.boolean("from-key"));
     if prefix && from_key {

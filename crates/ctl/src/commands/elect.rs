@@ -22,9 +22,7 @@ pub static COMMAND: Command = Command {
 fn run(call: &Call) -> Result<(), Failure> {
     let args = call.args();
     if args.is_empty() || args.len() > 2 {
-        return Err(Failure::bad_args(
-            "elect takes one election name argument and an optional proposal argument",
-        ));
+        return Err(Failure::bad_args("elect takes one election name argument and an optional proposal argument"));
     }
     let listen = call.boolean("listen");
     // The two below are told after the connection is made, as etcdctl does.

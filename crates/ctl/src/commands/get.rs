@@ -17,7 +17,8 @@ pub static COMMAND: Command = Command {
     group: KV,
     flags: &[
         Flag::text("consistency", "l", "Linearizable(l) or Serializable(s)").choices(&["l", "s"]),
-        Flag::text("order", "", "Order of results; ASCEND or DESCEND (ASCEND by default)").choices(&["ASCEND", "DESCEND"]),
+        Flag::text("order", "", "Order of results; ASCEND or DESCEND (ASCEND by default)")
+            .choices(&["ASCEND", "DESCEND"]),
         Flag::text("sort-by", "", "Sort target; CREATE, KEY, MODIFY, VALUE, or VERSION")
             .choices(&["CREATE", "KEY", "MODIFY", "VALUE", "VERSION"]),
         Flag::int64("limit", "0", "Maximum number of results"),
@@ -40,8 +41,9 @@ pub static COMMAND: Command = Command {
 fn run(call: &Call) -> Result<(), Failure> {
     let request = request(call)?;
     connect::run(call, Limit::Command, async |link| {
-        let response = if call.boolean("stream") { stream(&link, request).await } else { link.client.range(request).await }
-            .map_err(|e| hints::failure(&e))?;
+        let response =
+            if call.boolean("stream") { stream(&link, request).await } else { link.client.range(request).await }
+                .map_err(|e| hints::failure(&e))?;
         // These two are looked at only now, as etcdctl does: a wrong key or a missing permission is told first.
         let mut printer = link.printer;
         if call.boolean("count-only") && printer.format() != Format::Fields {
@@ -91,9 +93,7 @@ fn merged(a: Option<pb::ResponseHeader>, b: Option<pb::ResponseHeader>) -> Optio
 /// Bad arguments (exit 128) and flags with values that mean nothing (exit 4), in etcdctl's order.
 pub fn request(call: &Call) -> Result<pb::RangeRequest, Failure> {
     if call.args().is_empty() {
-        return Err(Failure::bad_args(
-            "get command needs one argument as key and an optional argument as range_end",
-        ));
+        return Err(Failure::bad_args("get command needs one argument as key and an optional argument as range_end"));
     }
     let (prefix, from_key) = (call.boolean("prefix"), call.boolean("from-key"));
     let (keys_only, count_only) = (call.boolean("keys-only"), call.boolean("count-only"));

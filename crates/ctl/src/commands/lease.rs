@@ -39,10 +39,7 @@ static LIST: Command = Command { usage: "list", short: "List all active leases",
 static KEEP_ALIVE: Command = Command {
     usage: "keep-alive [options] <leaseID>",
     short: "Keeps leases alive (renew)",
-    flags: &[Flag::boolean(
-        "once",
-        "Resets the keep-alive time to its original value and cobrautl.Exits immediately",
-    )],
+    flags: &[Flag::boolean("once", "Resets the keep-alive time to its original value and cobrautl.Exits immediately")],
     run: Some(keep_alive),
     ..Command::NEW
 };

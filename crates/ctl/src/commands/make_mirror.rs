@@ -178,11 +178,8 @@ impl Mirror {
                 })
                 .await?;
             for kv in &page.kvs {
-                let put = pb::PutRequest {
-                    key: self.renamed(&kv.key).into(),
-                    value: kv.value.clone(),
-                    ..Default::default()
-                };
+                let put =
+                    pb::PutRequest { key: self.renamed(&kv.key).into(), value: kv.value.clone(), ..Default::default() };
                 self.to.put(put).await?;
                 self.count();
             }

@@ -129,7 +129,9 @@ pub fn parse_operation(line: &str, stdin: &mut impl Read) -> Result<pb::RequestO
 
 /// The command that `word` names, or begins to name.
 fn find(word: &str) -> Option<&'static Command> {
-    [&get::COMMAND, &put::COMMAND, &del::COMMAND].into_iter().find(|one| !word.is_empty() && one.name().starts_with(word))
+    [&get::COMMAND, &put::COMMAND, &del::COMMAND]
+        .into_iter()
+        .find(|one| !word.is_empty() && one.name().starts_with(word))
 }
 
 /// A line of the first list: `mod("key") > "0"`.
@@ -240,9 +242,27 @@ mod tests {
     fn comparisons() {
         let table: &[(&str, CompareResult, CompareTarget, &[u8], TargetUnion)] = &[
             (r#"mod("key1") > "0""#, CompareResult::Greater, CompareTarget::Mod, b"key1", TargetUnion::ModRevision(0)),
-            (r#"ver("k")  !=  "-3" x"#, CompareResult::NotEqual, CompareTarget::Version, b"k", TargetUnion::Version(-3)),
-            (r#"c( "a\"\xff") < "7""#, CompareResult::Less, CompareTarget::Create, b"a\"\xff", TargetUnion::CreateRevision(7)),
-            (r#"val(`a\n`) = "b\n""#, CompareResult::Equal, CompareTarget::Value, b"a\\n", TargetUnion::Value("b\n".into())),
+            (
+                r#"ver("k")  !=  "-3" x"#,
+                CompareResult::NotEqual,
+                CompareTarget::Version,
+                b"k",
+                TargetUnion::Version(-3),
+            ),
+            (
+                r#"c( "a\"\xff") < "7""#,
+                CompareResult::Less,
+                CompareTarget::Create,
+                b"a\"\xff",
+                TargetUnion::CreateRevision(7),
+            ),
+            (
+                r#"val(`a\n`) = "b\n""#,
+                CompareResult::Equal,
+                CompareTarget::Value,
+                b"a\\n",
+                TargetUnion::Value("b\n".into()),
+            ),
             (r#"lease("k") = "1f""#, CompareResult::Equal, CompareTarget::Lease, b"k", TargetUnion::Lease(0x1f)),
         ];
         for (line, result, target, key, union) in table {
@@ -278,7 +298,9 @@ mod tests {
         assert_eq!((put.key.as_ref(), put.value.as_ref(), put.prev_kv), (&b"foo"[..], &b"b\tr"[..], true));
         let Ok(Some(Request::RequestPut(put))) = parsed("p foo") else { panic!("no put") };
         assert_eq!(put.value.as_ref(), b"from stdin");
-        let Ok(Some(Request::RequestRange(get))) = parsed("--limit=3 get a b --order=DESCEND") else { panic!("no get") };
+        let Ok(Some(Request::RequestRange(get))) = parsed("--limit=3 get a b --order=DESCEND") else {
+            panic!("no get")
+        };
         assert_eq!((get.limit, get.range_end.as_ref(), get.sort_order), (3, &b"b"[..], 2));
         let Ok(Some(Request::RequestDeleteRange(del))) = parsed("del --prefix a") else { panic!("no del") };
         assert_eq!((del.key.as_ref(), del.range_end.as_ref()), (&b"a"[..], &b"b"[..]));
@@ -288,7 +310,11 @@ mod tests {
             ("bogus x", 3, "invalid txn request: bogus x"),
             ("get --bogus x", 3, "invalid txn request: get --bogus x"),
             ("get -w json x", 3, "invalid txn request: get -w json x"),
-            ("put a --lease=zz b", 128, "bad lease ID (strconv.ParseInt: parsing \"zz\": invalid syntax), expecting ID in Hex"),
+            (
+                "put a --lease=zz b",
+                128,
+                "bad lease ID (strconv.ParseInt: parsing \"zz\": invalid syntax), expecting ID in Hex",
+            ),
             ("get a --order=up", 4, "bad sort order up"),
         ];
         for (line, code, text) in table {

@@ -352,7 +352,12 @@ impl Watches {
 mod tests {
     use super::*;
 
-    fn split(words: &[&str], key: &str, range_end: &str, line: bool) -> Result<(Vec<String>, Vec<String>), &'static str> {
+    fn split(
+        words: &[&str],
+        key: &str,
+        range_end: &str,
+        line: bool,
+    ) -> Result<(Vec<String>, Vec<String>), &'static str> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let call = parse(&COMMAND, &words).expect("flags that exist");
         let environment = Environment { key: key.to_owned(), range_end: range_end.to_owned() };
@@ -361,11 +366,17 @@ mod tests {
 
     #[test]
     fn words_are_split_into_a_range_and_a_program() {
-        type Row = (&'static [&'static str], [&'static str; 2], bool, Result<[&'static [&'static str]; 2], &'static str>);
+        type Row =
+            (&'static [&'static str], [&'static str; 2], bool, Result<[&'static [&'static str]; 2], &'static str>);
         let table: &[Row] = &[
             (&["foo", "bar"], ["", ""], false, Ok([&["foo", "bar"], &[]])),
             (&["foo", "bar", "--"], ["", ""], false, Err(NO_PROGRAM)),
-            (&["foo", "--rev", "1", "bar", "--", "echo", "-n"], ["", ""], false, Ok([&["foo", "bar"], &["echo", "-n"]])),
+            (
+                &["foo", "--rev", "1", "bar", "--", "echo", "-n"],
+                ["", ""],
+                false,
+                Ok([&["foo", "bar"], &["echo", "-n"]]),
+            ),
             // A program whose word is also among its arguments is found all the same.
             (&["foo", "--", "echo", "echo"], ["", ""], false, Ok([&["foo"], &["echo", "echo"]])),
             (&[], ["", ""], false, Err(BAD_COUNT)),

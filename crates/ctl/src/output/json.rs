@@ -84,9 +84,7 @@ fn optional_kv(object: Object, name: &str, kv: Option<&KeyValue>) -> Object {
 }
 
 pub fn delete_range(r: &pb::DeleteRangeResponse) -> Object {
-    header_only(r.header.as_ref())
-        .int_or_none("deleted", r.deleted)
-        .list_or_none("prev_kvs", key_values(&r.prev_kvs))
+    header_only(r.header.as_ref()).int_or_none("deleted", r.deleted).list_or_none("prev_kvs", key_values(&r.prev_kvs))
 }
 
 pub fn txn(r: &pb::TxnResponse) -> Object {

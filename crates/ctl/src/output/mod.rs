@@ -22,6 +22,8 @@ pub mod json_cluster;
 pub mod simple;
 pub mod simple_cluster;
 pub mod table_cluster;
+#[cfg(test)]
+mod tests;
 
 use std::io::Write;
 
