@@ -135,10 +135,6 @@ impl<R: ReadAt> BoltReader<R> {
         Ok((if root == 0 { Root::Inline(value) } else { Root::Page(root) }, sequence))
     }
 
-    pub(crate) fn meta(&self) -> &Meta {
-        &self.meta
-    }
-
     /// The elements of the root bucket that describe buckets: name and header.
     pub(crate) fn root_elements(&self) -> Result<Vec<(Bytes, Bytes)>, Error> {
         let mut elements = Vec::new();

@@ -143,11 +143,7 @@ pub fn hash_kv(file: &File, asked: i64) -> Result<HashKv, String> {
 }
 
 /// Which records up to `compact` count at `revision`, by their place.
-fn kept(
-    walk: &dyn Fn(&mut Visit<'_>) -> Result<(), String>,
-    revision: i64,
-    compact: i64,
-) -> Result<Bits, String> {
+fn kept(walk: &dyn Fn(&mut Visit<'_>) -> Result<(), String>, revision: i64, compact: i64) -> Result<Bits, String> {
     /// The place of a record above the compact revision: it needs none.
     const ABOVE: u64 = u64::MAX;
     let mut alive = KeyTable::<u64>::new();

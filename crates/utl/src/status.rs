@@ -130,6 +130,7 @@ impl Survey {
         // A restore that bumps the revision writes a value of no bytes.
         if !value.is_empty() {
             check_key_value(revision, &kv)?;
+            check_end(&kv, value)?;
         }
         if revision.tombstone {
             self.keys.remove(kv.key);
@@ -156,6 +157,21 @@ fn check_key_value(revision: Revision, kv: &KeyValueRef<'_>) -> Result<(), Strin
     Err(format!(
         "revision {main} holds a KeyValue of mod_revision {modified}, create_revision {created}, version {version}"
     ))
+}
+
+/// A length that is too large takes in what lies behind the last value of a page: zeroes, which a reader of messages may pass over.
+fn check_end(kv: &KeyValueRef<'_>, value: &[u8]) -> Result<(), String> {
+    let varint = |number: u64| (63 - (number | 1).leading_zeros() as usize) / 7 + 1;
+    let bytes = |bytes: &[u8]| if bytes.is_empty() { 0 } else { 1 + varint(bytes.len() as u64) + bytes.len() };
+    let int = |number: i64| if number == 0 { 0 } else { 1 + varint(number as u64) };
+    let numbers = [kv.create_revision, kv.mod_revision, kv.version, kv.lease];
+    let needed = bytes(kv.key) + bytes(kv.value) + numbers.into_iter().map(int).sum::<usize>();
+    match value.get(needed..) {
+        Some(rest) if !rest.is_empty() && rest.iter().all(|byte| *byte == 0) => {
+            Err(format!("{} zeroes follow the KeyValue", rest.len()))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Visitor for Survey {

@@ -1,8 +1,12 @@
 //! One file a command: its flags and help, and what it runs.
 
 mod completion;
+mod datadir;
 mod defrag;
+mod export;
 mod hashkv;
+mod migrate;
+mod restore;
 mod snapshot;
 mod version;
 
@@ -16,6 +20,8 @@ pub(crate) const ALL: &[&Command] = &[
     &hashkv::COMMAND,
     &version::COMMAND,
     &completion::COMMAND,
+    &migrate::COMMAND,
+    &export::COMMAND,
     &crate::bbolt::COMMAND,
 ];
 

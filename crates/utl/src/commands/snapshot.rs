@@ -10,7 +10,7 @@ use crate::printer::{self, Format};
 pub(crate) static COMMAND: Command = Command {
     usage: "snapshot <subcommand>",
     short: "Manages etcd node snapshots",
-    commands: &[&STATUS],
+    commands: &[&super::restore::COMMAND, &STATUS],
     ..Command::NEW
 };
 
