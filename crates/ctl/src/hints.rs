@@ -62,12 +62,16 @@ fn connection_hint(at: &ConnectionError) -> Option<String> {
         ConnectionReason::ClientCertificate => {
             format!("{endpoint} does not accept this client's certificate; look at --cert and --key: {}", at.text)
         }
-        ConnectionReason::Protocol => {
-            format!("{endpoint} does not speak what was expected; is it https:// instead of http://, or the reverse?")
-        }
+        ConnectionReason::Protocol => other_scheme(endpoint),
+        // One side spoke TLS and the other did not: it hangs up at once.
+        ConnectionReason::Other if at.text.ends_with("EOF") => other_scheme(endpoint),
         ConnectionReason::Configuration => at.text.clone(),
         ConnectionReason::Other => format!("{endpoint}: {}", at.text),
     })
+}
+
+fn other_scheme(endpoint: &str) -> String {
+    format!("{endpoint} does not speak what was expected; is it https:// instead of http://, or the reverse?")
 }
 
 #[cfg(test)]

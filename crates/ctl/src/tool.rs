@@ -27,7 +27,7 @@ pub const UTILITY: &str = "utility";
 pub static TOOL: Tool = Tool {
     env_prefix: Some("ETCDCTL_"),
     prefix_matching: true,
-    footer: "Use \"etcdctl options\" for a list of global command-line options (applies to all commands).\n",
+    footer: "Use \"etcdctl options\" for a list of global command-line options (applies to all commands).",
     help_group: UTILITY,
     hide_root_help: true,
     ..Tool::new(&ROOT)
@@ -130,3 +130,15 @@ pub static GLOBAL_FLAGS: &[Flag] = &[
         .hidden(),
     Flag::text("discovery-srv-name", "", "service name to query when using DNS discovery").hidden(),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_no_faults() {
+        assert_eq!(ROOT.faults(), Vec::<String>::new());
+        assert_eq!(GLOBAL_FLAGS.len(), 21);
+        assert!(GLOBAL_FLAGS.iter().all(|flag| flag.hidden), "`options` is the one place that shows them");
+    }
+}
