@@ -45,8 +45,11 @@ impl dolmen_watch::History for History {
             .collect())
     }
 
-    fn previous(&self, key: &[u8], mod_revision: i64) -> Option<Bytes> {
-        // A store that cannot be read stops the node at the next apply or catch-up; here there is only no value.
-        self.reader.prev_payload(key, mod_revision).ok().flatten()
+    fn previous(&self, key: &Bytes, mod_revision: i64) -> Result<Option<Bytes>, HistoryError> {
+        self.reader.prev_payload(key, mod_revision).map_err(|error| HistoryError::Previous {
+            key: key.clone(),
+            revision: mod_revision,
+            cause: Box::new(error),
+        })
     }
 }

@@ -84,6 +84,8 @@ pub enum Input {
     PeerSnapshot(Message, PathBuf),
     Unreachable(MemberId),
     SnapshotStatus(MemberId, bool),
+    /// Our store could not be read while a snapshot was made of it, for the reason given.
+    StoreDamaged(String),
     /// A peer says that this member is no longer part of the cluster.
     RemovedFromCluster,
     /// A WAL job is durable. In the order the jobs were handed out.
@@ -352,6 +354,8 @@ impl Node {
             }
             Input::Unreachable(id) => self.raft.report_unreachable(id),
             Input::SnapshotStatus(id, arrived) => self.raft.report_snapshot(id, arrived),
+            // A leader that can make no snapshot would leave a follower behind for good; whoever leads next can help it.
+            Input::StoreDamaged(what) => self.stop = Some(StopReason::Fatal(format!("cannot make a snapshot: {what}"))),
             Input::RemovedFromCluster => self.stop = Some(StopReason::Removed),
             Input::WalDone(job) => self.wal_done(job),
             Input::StoreDone(done) => self.machine.store_mut().log().finish_job(done),
@@ -985,8 +989,11 @@ impl Node {
         }
         self.machine.commit();
         self.take_over_leases();
-        if !events.is_empty() {
-            self.hub.notify(&events, &self.history);
+        if !events.is_empty()
+            && let Err(error) = self.hub.notify(&events, &self.history)
+        {
+            self.fatal(&error);
+            return;
         }
         if reconfigured {
             self.publish_configuration();

@@ -284,7 +284,7 @@ impl World {
             }
             let (now, later) = rest.split_at(count);
             for (event, change) in now.iter().zip(&wanted) {
-                self.check_event(at, node, event, change, revision)?;
+                self.check_event(at, event, change, revision)?;
             }
             rest = later;
             next = revision + 1;
@@ -293,14 +293,7 @@ impl World {
         Ok(())
     }
 
-    fn check_event(
-        &self,
-        at: usize,
-        node: usize,
-        event: &mvccpb::Event,
-        change: &Change,
-        revision: i64,
-    ) -> Result<(), String> {
+    fn check_event(&self, at: usize, event: &mvccpb::Event, change: &Change, revision: i64) -> Result<(), String> {
         let kv = event.kv.as_ref().ok_or("an event without a key")?;
         let same = match &change.kv {
             Some(put) => event.r#type == EventType::Put as i32 && kv == put,
@@ -313,8 +306,7 @@ impl World {
             return Err(format!("watcher {at} got {event:?} for revision {revision}, the log says {change:?}"));
         }
         let expected = change.previous.as_ref().filter(|_| self.watchers[at].prev_kv);
-        // The watch hub takes an unreadable previous value for none, and leaves it to other reads to find the damage.
-        let may_be_missing = revision - 1 < self.model.compact_revision() || self.members[node].rotten;
+        let may_be_missing = revision - 1 < self.model.compact_revision();
         match (&event.prev_kv, expected) {
             (None, None) => Ok(()),
             (Some(given), Some(wanted)) if given == wanted => Ok(()),

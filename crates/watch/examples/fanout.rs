@@ -23,8 +23,8 @@ impl History for Nothing {
     fn history(&self, _from: i64, _max_bytes: usize) -> Result<Vec<Event>, HistoryError> {
         Ok(Vec::new())
     }
-    fn previous(&self, _key: &[u8], _mod_revision: i64) -> Option<Bytes> {
-        None
+    fn previous(&self, _key: &Bytes, _mod_revision: i64) -> Result<Option<Bytes>, HistoryError> {
+        Ok(None)
     }
 }
 
@@ -53,7 +53,7 @@ fn measure(name: &str, streams: u64, each: u64, range: impl Fn(u64) -> KeyRange)
             create: 1,
         };
         let start = Instant::now();
-        hub.notify(&[event], &Nothing(round + 2));
+        hub.notify(&[event], &Nothing(round + 2)).expect("this store can be read");
         hub.take_wakeups();
         notify += start.elapsed().as_nanos();
         let start = Instant::now();

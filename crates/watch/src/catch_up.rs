@@ -98,7 +98,7 @@ impl Hub {
             if slot != leader && batch.spent > budget.max(MAX_SLICE_BYTES) {
                 break;
             }
-            self.serve(slot, &share, &mut batch, through, current);
+            self.serve(slot, &share, &mut batch, through, current)?;
         }
         cost += batch.spent;
         Ok(cost)
@@ -124,13 +124,31 @@ impl Hub {
     }
 
     /// Sends a watcher its share and moves it to where that leaves it.
-    fn serve(&mut self, slot: u32, share: &Share, batch: &mut Batch<'_>, through: i64, current: i64) {
+    ///
+    /// # Errors
+    /// A previous value cannot be read; the watcher stands behind what it was sent.
+    fn serve(
+        &mut self,
+        slot: u32,
+        share: &Share,
+        batch: &mut Batch<'_>,
+        through: i64,
+        current: i64,
+    ) -> Result<(), HistoryError> {
         self.leave_unsynced(slot);
         for positions in &share.responses {
-            let encoded = batch.encoded(positions, self.watcher(slot).prev_kv);
+            let encoded = match batch.encoded(positions, self.watcher(slot).prev_kv) {
+                Ok(encoded) => encoded,
+                Err(error) => {
+                    self.watcher_mut(slot).next = batch.revision_of(positions[0]);
+                    self.make_unsynced(slot);
+                    return Err(error);
+                }
+            };
             if !self.send(slot, current, &encoded) {
                 self.watcher_mut(slot).next = batch.revision_of(positions[0]);
-                return self.make_victim(slot);
+                self.make_victim(slot);
+                return Ok(());
             }
         }
         let watcher = self.watcher_mut(slot);
@@ -140,5 +158,6 @@ impl Hub {
         } else {
             self.make_unsynced(slot);
         }
+        Ok(())
     }
 }

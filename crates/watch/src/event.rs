@@ -37,6 +37,14 @@ pub enum HistoryError {
     /// The store could not be read; fatal for the member.
     #[error("the store's history cannot be read")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// As `Failed`, of one value that a watcher wants to see beside the one that replaced it.
+    #[error("what key {key:?} held before revision {revision} cannot be read")]
+    Previous {
+        key: Bytes,
+        revision: i64,
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 /// The store, as far as watchers need it.
@@ -58,7 +66,10 @@ pub trait History {
 
     /// The encoded `mvccpb.KeyValue` the key had at main revision `mod_revision - 1`; `None` when it had none, or when
     /// that revision is compacted.
-    fn previous(&self, key: &[u8], mod_revision: i64) -> Option<Bytes>;
+    ///
+    /// # Errors
+    /// [`HistoryError::Previous`] when the store cannot be read.
+    fn previous(&self, key: &Bytes, mod_revision: i64) -> Result<Option<Bytes>, HistoryError>;
 }
 
 /// Field number of `WatchResponse.events`.
@@ -133,18 +144,22 @@ impl<'a> Batch<'a> {
     }
 
     /// The wire form of the events at `positions` (ascending, not empty).
-    pub(crate) fn encoded(&mut self, positions: &[u32], previous: bool) -> Encoded {
+    ///
+    /// # Errors
+    /// A previous key-value that cannot be read: better none of the events than one that looks like a creation.
+    pub(crate) fn encoded(&mut self, positions: &[u32], previous: bool) -> Result<Encoded, HistoryError> {
         // Only creations: the previous key-values are absent, and the other form can be shared.
         let previous = previous && positions.iter().any(|at| !self.events[*at as usize].is_create());
         let key = (previous, positions.to_vec());
         if let Some(encoded) = self.sets.get(&key) {
-            return encoded.clone();
+            return Ok(encoded.clone());
         }
         let encoded = if let [only] = positions {
-            let bytes = self.event(*only as usize, previous);
+            let bytes = self.event(*only as usize, previous)?;
             Encoded { ends: [bytes.len()].into(), bytes }
         } else {
-            let parts: Vec<Bytes> = positions.iter().map(|at| self.event(*at as usize, previous)).collect();
+            let parts: Vec<Bytes> =
+                positions.iter().map(|at| self.event(*at as usize, previous)).collect::<Result<_, _>>()?;
             let mut joined = Vec::with_capacity(parts.iter().map(Bytes::len).sum());
             let mut ends = Vec::with_capacity(parts.len());
             for part in &parts {
@@ -155,10 +170,10 @@ impl<'a> Batch<'a> {
             Encoded { bytes: joined.into(), ends: ends.into() }
         };
         self.sets.insert(key, encoded.clone());
-        encoded
+        Ok(encoded)
     }
 
-    fn event(&mut self, at: usize, previous: bool) -> Bytes {
+    fn event(&mut self, at: usize, previous: bool) -> Result<Bytes, HistoryError> {
         let event = &self.events[at];
         let previous = previous && !event.is_create();
         if previous && self.with_previous.is_empty() {
@@ -166,17 +181,17 @@ impl<'a> Batch<'a> {
         }
         let slot = if previous { &mut self.with_previous[at] } else { &mut self.plain[at] };
         if let Some(bytes) = slot {
-            return bytes.clone();
+            return Ok(bytes.clone());
         }
         let bytes = if previous {
-            let before = self.source.previous(&event.key, event.rev.main);
+            let before = self.source.previous(&event.key, event.rev.main)?;
             encode(event, before.as_deref())
         } else {
             encode(event, None)
         };
         self.spent += bytes.len();
         *slot = Some(bytes.clone());
-        bytes
+        Ok(bytes)
     }
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use dolmen_env::Mono;
 use dolmen_types::KeyRange;
 
-use crate::event::{Batch, Encoded, Event, History};
+use crate::event::{Batch, Encoded, Event, History, HistoryError};
 use crate::head::{HeadFields, put_bytes};
 use crate::index::{Index, Place};
 use crate::outbox::{CloseReason, Frame, Outbox, Pushed};
@@ -356,14 +356,19 @@ impl Hub {
 
     /// Hands committed events, in revision order, to the synced watchers. Readers of `source` must see them already.
     /// All events of a revision come in one call.
-    pub fn notify(&mut self, events: &[Event], source: &dyn History) {
+    ///
+    /// # Errors
+    /// A previous value that a watcher wants cannot be read. The member is ill: some watchers have had these events and
+    /// some have not.
+    pub fn notify(&mut self, events: &[Event], source: &dyn History) -> Result<(), HistoryError> {
         for revision in events.chunk_by(|a, b| a.rev.main == b.rev.main) {
             let main = revision[0].rev.main;
             debug_assert!(main > self.notified, "revision {main} was notified before");
-            self.notify_revision(main, revision, source);
+            self.notify_revision(main, revision, source)?;
             self.notified = self.notified.max(main);
             self.see(main);
         }
+        Ok(())
     }
 
     /// A snapshot replaced the store, which now stands at `current_revision`: synced watchers catch up from what they
@@ -422,7 +427,7 @@ impl Hub {
 
     // ---- inside ----
 
-    fn notify_revision(&mut self, main: i64, events: &[Event], source: &dyn History) {
+    fn notify_revision(&mut self, main: i64, events: &[Event], source: &dyn History) -> Result<(), HistoryError> {
         let mut matches = std::mem::take(&mut self.matches);
         matches.clear();
         for (at, event) in events.iter().enumerate() {
@@ -446,7 +451,7 @@ impl Hub {
             let encoded = match &last {
                 Some((set, prev_kv, encoded)) if *set == positions && *prev_kv == watcher.prev_kv => encoded,
                 _ => {
-                    let encoded = batch.encoded(&positions, watcher.prev_kv);
+                    let encoded = batch.encoded(&positions, watcher.prev_kv)?;
                     &last.insert((positions.clone(), watcher.prev_kv, encoded)).2
                 }
             };
@@ -459,6 +464,7 @@ impl Hub {
             }
         }
         self.matches = matches;
+        Ok(())
     }
 
     /// Puts one response with events into the watcher's outbox, in fragments if it has to be. `false`: full.

@@ -162,7 +162,7 @@ impl World {
             "close" => self.hub.close(stream),
             "put" | "del" => {
                 let events = self.store.commit(ops(command));
-                self.hub.notify(&events, &self.store);
+                self.hub.notify(&events, &self.store).expect("readable");
             }
             "miss" => drop(self.store.commit(ops(rest))),
             "restore" => self.hub.on_restore(self.store.current),

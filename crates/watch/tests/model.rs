@@ -218,7 +218,7 @@ impl World {
 
     fn notify(&mut self) {
         let events = std::mem::take(&mut self.pending);
-        self.hub.notify(&events, &self.store);
+        self.hub.notify(&events, &self.store).expect("readable");
     }
 
     fn any_client(&mut self) -> Option<u64> {

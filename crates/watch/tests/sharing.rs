@@ -44,7 +44,7 @@ fn watchers_of_one_key_share_the_bytes_of_an_event() {
     }
     let two = [put("k", 100), put("k", 200)].concat();
     for ops in [put("k", 1000), two] {
-        hub.notify(&store.commit(ops), &store);
+        hub.notify(&store.commit(ops), &store).expect("readable");
         assert_eq!(hub.take_wakeups().len(), STREAMS as usize);
         let frames: Vec<_> = outboxes.iter().flat_map(|outbox| outbox.drain(usize::MAX)).collect();
         assert_eq!(frames.len(), STREAMS as usize * EACH);
@@ -77,7 +77,7 @@ fn a_reader_that_never_reads_holds_its_limit_and_no_more() {
         hub.create(StreamId(stream), CreateRequest::new(KeyRange::From("a".into())), 1, -1);
     }
     for round in 0..2000 {
-        hub.notify(&store.commit(put("k", 1000)), &store);
+        hub.notify(&store.commit(put("k", 1000)), &store).expect("readable");
         hub.tick(Mono::from_millis(round * 10));
         hub.catch_up(&store, 1 << 20).expect("the model store reads");
         assert!(by_bytes.bytes() <= 100_000, "{}", by_bytes.bytes());
@@ -123,11 +123,11 @@ fn a_closed_stream_says_why_and_an_abandoned_one_is_dropped() {
     for stream in 0..3 {
         hub.create(StreamId(stream), single("k"), 1, -1);
     }
-    hub.notify(&store.commit(put("k", 10)), &store);
+    hub.notify(&store.commit(put("k", 10)), &store).expect("readable");
     assert_eq!(hub.take_wakeups(), [(0, 0), (1, 1), (0, 2)]);
     outboxes[1].abandon();
     assert_eq!(hub.stats().pending_events, 2);
-    hub.notify(&store.commit(put("k", 10)), &store);
+    hub.notify(&store.commit(put("k", 10)), &store).expect("readable");
     assert_eq!((outboxes[1].bytes(), outboxes[1].drain(9).len()), (0, 0), "what comes for an ended stream is dropped");
     hub.close(StreamId(1));
     hub.close_because(StreamId(0), CloseReason::NoLeader);
@@ -150,7 +150,7 @@ fn ten_thousand_creates_and_cancels_leave_nothing_behind() {
         hub.create(StreamId(1), request, store.current(), store.compact_revision());
         if round % 5 == 0 {
             let ops = if round % 2 == 0 { put("k", 1) } else { vec![Op::Delete("k".into())] };
-            hub.notify(&store.commit(ops), &store);
+            hub.notify(&store.commit(ops), &store).expect("readable");
         }
         if round % 7 == 0 {
             hub.catch_up(&store, 1000).expect("the model store reads");
@@ -161,4 +161,36 @@ fn ten_thousand_creates_and_cancels_leave_nothing_behind() {
     let stats = hub.stats();
     assert_eq!((stats.watchers, stats.slow_watchers, stats.pending_events), (0, 0, 0));
     assert!(!hub.has_unsynced());
+}
+
+#[test]
+fn a_previous_value_that_cannot_be_read_is_an_error_and_no_creation() {
+    let mut store = Store::default();
+    let mut hub = Hub::new(Config::default(), 1);
+    let outbox = open(&mut hub, 1, Limits::default());
+    let plain = open(&mut hub, 2, Limits::default());
+    hub.create(StreamId(1), CreateRequest { prev_kv: true, ..single("k") }, store.current(), store.compact_revision());
+    hub.create(StreamId(2), single("k"), store.current(), store.compact_revision());
+    hub.notify(&store.commit(put("k", 1)), &store).expect("readable");
+    assert_eq!((outbox.drain(9).len(), plain.drain(9).len()), (2, 2), "the created reply and an event");
+    store.damaged = true;
+    let error = hub.notify(&store.commit(put("k", 2)), &store).expect_err("damaged");
+    assert_eq!(error.to_string(), "what key b\"k\" held before revision 3 cannot be read");
+    assert!(outbox.drain(9).is_empty());
+
+    // The same for one that catches up; one that does not ask for previous values does.
+    let mut hub = Hub::new(Config::default(), store.current());
+    let outbox = open(&mut hub, 1, Limits::default());
+    hub.create(
+        StreamId(1),
+        CreateRequest { prev_kv: true, start_revision: 3, ..single("k") },
+        store.current(),
+        store.compact_revision(),
+    );
+    assert!(hub.catch_up(&store, 1 << 20).is_err() && hub.has_unsynced());
+    assert_eq!(outbox.drain(9).len(), 1, "the created reply alone");
+    store.damaged = false;
+    assert_eq!(hub.catch_up(&store, 1 << 20).ok(), Some(false));
+    let frames = outbox.drain(9);
+    assert!(decode(&frames[0]).events[0].prev_kv.is_some());
 }

@@ -22,11 +22,13 @@ pub struct Store {
     /// Every event there ever was, compacted or not.
     pub log: Vec<Event>,
     live: BTreeMap<Bytes, KeyValue>,
+    /// Previous values cannot be read.
+    pub damaged: bool,
 }
 
 impl Default for Store {
     fn default() -> Self {
-        Self { current: 1, compact: -1, log: Vec::new(), live: BTreeMap::new() }
+        Self { current: 1, compact: -1, log: Vec::new(), live: BTreeMap::new(), damaged: false }
     }
 }
 
@@ -100,8 +102,11 @@ impl History for Store {
         Ok(events)
     }
 
-    fn previous(&self, key: &[u8], mod_revision: i64) -> Option<Bytes> {
-        if mod_revision > self.compact { self.true_previous(key, mod_revision) } else { None }
+    fn previous(&self, key: &Bytes, mod_revision: i64) -> Result<Option<Bytes>, HistoryError> {
+        if self.damaged {
+            return Err(HistoryError::Previous { key: key.clone(), revision: mod_revision, cause: "bit rot".into() });
+        }
+        Ok(if mod_revision > self.compact { self.true_previous(key, mod_revision) } else { None })
     }
 }
 
