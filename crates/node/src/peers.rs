@@ -40,6 +40,8 @@ pub trait RaftSink: Send + Sync {
     fn unreachable(&self, id: MemberId);
     /// A snapshot sent by [`PeerSender::send_snapshot`] arrived (or did not).
     fn snapshot_status(&self, id: MemberId, arrived: bool);
+    /// The source of a snapshot could not be read to its end, for the reason given: this member's store is damaged.
+    fn store_damaged(&self, what: String);
     /// A peer says that this member has been removed from the cluster: it stops.
     fn removed_from_cluster(&self);
 }

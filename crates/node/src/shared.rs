@@ -238,6 +238,10 @@ impl RaftSink for Handle {
         self.shared.inbox.push(Input::SnapshotStatus(id, arrived));
     }
 
+    fn store_damaged(&self, what: String) {
+        self.shared.inbox.push(Input::StoreDamaged(what));
+    }
+
     fn removed_from_cluster(&self) {
         self.shared.inbox.push(Input::RemovedFromCluster);
     }

@@ -8,7 +8,7 @@ use dolmen_env::{Mono, SimDisk};
 use dolmen_node::driver::append_all;
 use dolmen_node::{
     Bootstrap, Completion, Config, Input, Layout, Member, Node, ProposeKind, Reply, Request, StartOptions, Started,
-    Submission,
+    StopReason, Submission,
 };
 use dolmen_proto::etcdserverpb::{InternalRaftRequest, LeaseGrantRequest, PutRequest, RequestHeader};
 use dolmen_proto::raftpb::{Message, MessageType};
@@ -230,6 +230,19 @@ fn renewals_beside_the_loop_end_with_certainty() {
     stopping.step(Mono(group.now), Input::Stop { transfer: false });
     stopping.advance(Mono(group.now));
     assert_eq!(renew(&group, follower, 0), None);
+}
+
+#[test]
+fn a_member_that_can_make_no_snapshot_stops() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    let member = &mut group.members.get_mut(&leader).unwrap().node;
+    member.step(Mono(group.now), Input::StoreDamaged("the record of revision 5.0 does not match".into()));
+    let Some(StopReason::Fatal(text)) = member.advance(Mono(group.now)).stopped else { panic!("goes on") };
+    assert_eq!(text, "cannot make a snapshot: the record of revision 5.0 does not match");
+    group.members.remove(&leader);
+    let rest: Vec<u64> = group.members.keys().copied().collect();
+    assert_ne!(group.elect(&rest), leader, "the others go on");
 }
 
 /// What a leader decided about a lease and could not propose is forgotten with its leadership: the next leader may have

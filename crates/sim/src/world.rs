@@ -796,8 +796,8 @@ impl World {
                     }
                 },
                 Err(_) if self.members[from].disk_trouble => {}
-                // A member whose store is damaged can bring nobody up to date. Somebody has to notice and stop it.
-                Err(error) if self.members[from].rotten => return self.broken(from, &error.to_string()),
+                // A member whose store is damaged can bring nobody up to date; it has to make room for one that can.
+                Err(error) if self.members[from].rotten => self.input(from, Input::StoreDamaged(error_chain(&error))),
                 Err(error) => return Err(format!("n{from} cannot make a snapshot: {error}")),
             }
         }

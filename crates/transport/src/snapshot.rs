@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use dolmen_bolt::{BoltWriter, Plan, Source};
+use dolmen_bolt::{BoltWriter, Plan, Source, WriteError};
 use dolmen_proto::raftpb::{Message, MessageType};
 use dolmen_types::{error_chain, hex_id};
 use http::{HeaderMap, Method};
@@ -90,7 +90,15 @@ async fn post(peer: &Peer, message: Message, source: Box<dyn Source + Send>) -> 
     encode_framed(message, &mut head);
     let (sender, receiver) = mpsc::channel(IN_FLIGHT);
     let (planned, plan) = oneshot::channel();
-    let writing = spawn_blocking(move || write_source(source, sender, planned));
+    let sink = Arc::clone(&peer.shared.sink);
+    let writing = spawn_blocking(move || {
+        write_source(source, sender, planned, &|error| {
+            sink.store_damaged(match error {
+                WriteError::Io(error) => error_chain(error),
+                error => error.to_string(),
+            });
+        })
+    });
     let Ok(file_len) = plan.await else {
         return Err(PostError::Source(writing.await.map_or_else(Into::into, |ended| match ended {
             Err(error) => error.into(),
@@ -128,19 +136,25 @@ fn snapshot_index(message: &Message) -> u64 {
     message.snapshot.as_ref().and_then(|snapshot| snapshot.metadata.as_ref()).map_or(0, |metadata| metadata.index)
 }
 
-/// Runs on a blocking thread: tells the length of the file, then writes it into the channel.
+/// Runs on a blocking thread: tells the length of the file, then writes it into the channel. `damaged` is told when the
+/// source cannot be read.
 fn write_source(
     source: Box<dyn Source + Send>,
     sender: mpsc::Sender<io::Result<Bytes>>,
     planned: oneshot::Sender<u64>,
-) -> Result<(), dolmen_bolt::WriteError> {
-    let plan = Plan::new(&*source)?;
+    damaged: &dyn Fn(&WriteError),
+) -> Result<(), WriteError> {
+    let plan = Plan::new(&*source).inspect_err(|error| damaged(error))?;
     if planned.send(plan.file_len()).is_err() {
         return Ok(());
     }
     let sink = ChannelWriter { sender: sender.clone(), part: BytesMut::with_capacity(PART) };
     let written = BoltWriter::new(sink).write(&plan, &*source).and_then(|mut sink| Ok(sink.flush()?));
     if let Err(error) = &written {
+        // What fails while somebody still takes it is the source, not the way.
+        if !sender.is_closed() {
+            damaged(error);
+        }
         // Without it the body would end as if complete; with it the connection breaks.
         let _ = sender.blocking_send(Err(io::Error::other(error.to_string())));
     }

@@ -83,9 +83,34 @@ fn a_transfer_that_breaks_off_leaves_nothing() {
     wait("the sender hears of it", || *a.sink.statuses.lock() == [(2, false)]);
     wait("the receiver cleans up", || names(&b).is_empty());
     assert!(b.sink.snapshots.lock().is_empty());
+    assert_eq!(*a.sink.damaged.lock(), ["disk"], "the sender's store is to blame");
 
     a.transport.send_snapshot(message(1, 9, 7), Box::new(store(1)));
     wait("an unknown receiver is reported", || a.sink.statuses.lock().contains(&(9, false)));
+    assert_eq!(a.sink.damaged.lock().len(), 1, "nobody's store is");
+}
+
+#[test]
+fn a_store_that_cannot_even_be_planned_is_reported() {
+    let (a, b) = (Member::start(1), Member::start(2));
+    connect(&a, &b);
+    // A key that no file can hold.
+    let bad = BTreeMap::from([(Bytes::new(), Bytes::new())]);
+    a.transport.send_snapshot(message(1, 2, 7), Box::new(BTreeMap::from([(Bytes::from_static(b"key"), bad)])));
+    wait("the sender hears of it", || *a.sink.statuses.lock() == [(2, false)]);
+    wait("and why", || a.sink.damaged.lock().len() == 1);
+}
+
+#[test]
+fn a_receiver_that_breaks_off_says_nothing_about_the_store() {
+    let (a, b) = (Member::start(1), Member::start(2));
+    connect(&a, &b);
+    // Its directory is gone: it refuses.
+    std::fs::remove_dir_all(b.dir.path()).expect("removes");
+    a.transport.send_snapshot(message(1, 2, 7), Box::new(store(20)));
+    wait("the sender hears of it", || *a.sink.statuses.lock() == [(2, false)]);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(a.sink.damaged.lock().is_empty());
 }
 
 #[test]

@@ -30,6 +30,7 @@ pub struct Recorder {
     pub unreachable: Mutex<BTreeMap<u64, u64>>,
     pub statuses: Mutex<Vec<(u64, bool)>>,
     pub removed: AtomicU64,
+    pub damaged: Mutex<Vec<String>>,
 }
 
 impl RaftSink for Recorder {
@@ -48,6 +49,10 @@ impl RaftSink for Recorder {
 
     fn snapshot_status(&self, id: u64, arrived: bool) {
         self.statuses.lock().push((id, arrived));
+    }
+
+    fn store_damaged(&self, what: String) {
+        self.damaged.lock().push(what);
     }
 
     fn removed_from_cluster(&self) {
