@@ -1,5 +1,6 @@
 //! Opening and locking database files, and errors in Go's words.
 
+use std::cell::{Cell, RefCell};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::Path;
@@ -97,6 +98,49 @@ impl ReadAt for Body<'_> {
     }
 }
 
+/// A body that reads ahead where it is read in order: pages of a tree mostly lie one behind the other.
+pub(crate) struct Ahead<'f> {
+    body: Body<'f>,
+    /// Bytes read last, and where they begin.
+    window: RefCell<(u64, Bytes)>,
+    /// Where the last request ended.
+    next: Cell<u64>,
+}
+
+/// Bytes read ahead.
+const WINDOW: u64 = 128 << 10;
+
+impl<'f> Ahead<'f> {
+    pub(crate) fn new(body: Body<'f>) -> Self {
+        Self { body, window: RefCell::new((0, Bytes::new())), next: Cell::new(u64::MAX) }
+    }
+}
+
+impl ReadAt for Ahead<'_> {
+    fn byte_len(&self) -> io::Result<u64> {
+        Ok(self.body.len)
+    }
+
+    fn bytes_at(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        let (start, bytes) = self.window.borrow().clone();
+        let end = start + bytes.len() as u64;
+        let wanted_end = offset.saturating_add(len as u64);
+        let expected = self.next.replace(wanted_end);
+        if start <= offset && wanted_end <= end {
+            let from = (offset - start) as usize;
+            return Ok(bytes.slice(from..from + len));
+        }
+        let in_order = offset == expected || offset == end;
+        if !in_order || wanted_end > self.body.len || len as u64 >= WINDOW {
+            return self.body.bytes_at(offset, len);
+        }
+        let window = self.body.bytes_at(offset, WINDOW.min(self.body.len - offset) as usize)?;
+        let wanted = window.slice(..len);
+        self.window.replace((offset, window));
+        Ok(wanted)
+    }
+}
+
 /// `<data-dir>/member/snap/db`, as Go joins paths.
 pub(crate) fn database_of(data_dir: &str) -> String {
     let joined: std::path::PathBuf = Path::new(data_dir).join("member").join("snap").join("db");
@@ -108,6 +152,34 @@ pub(crate) fn database_of(data_dir: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reading_ahead_gives_the_same_bytes() {
+        let path = std::env::temp_dir().join(format!("dolmen-utl-{}-ahead", std::process::id()));
+        let bytes: Vec<u8> = (0..400_000_u32).map(|at| (at.wrapping_mul(at) >> 5) as u8).collect();
+        std::fs::write(&path, &bytes).expect("a file");
+        let file = File::open(&path).expect("is there");
+        let ahead = Ahead::new(Body { file: &file, len: 399_000 });
+        let mut random: u64 = 3;
+        let mut at = 0;
+        for round in 0..3_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let len = (random >> 40) as usize % [10, 5_000, 200_000][round % 3];
+            // Mostly in order, sometimes elsewhere.
+            if random >> 61 == 0 || at >= 399_000 {
+                at = (random >> 20) as usize % 399_000;
+            }
+            match ahead.bytes_at(at as u64, len) {
+                Ok(found) => assert_eq!(found[..], bytes[at..at + len]),
+                Err(error) => {
+                    assert!(at + len > 399_000, "{error}");
+                    at = 0;
+                }
+            }
+            at += len;
+        }
+        std::fs::remove_file(&path).expect("was there");
+    }
 
     #[test]
     fn errors_read_as_in_go() {

@@ -13,7 +13,7 @@ use std::fs::File;
 use dolmen_bolt::{BoltReader, Error, ReadAt, TRAILER_LEN, has_trailer};
 use dolmen_mvcc::KeyValueRef;
 
-use crate::files::Body;
+use crate::files::{Ahead, Body};
 use crate::keys::KeyTable;
 use crate::status::Revision;
 
@@ -83,7 +83,7 @@ fn finish(outcome: Result<(), Stop>) -> Result<(), String> {
 pub fn hash_kv(file: &File, asked: i64) -> Result<HashKv, String> {
     let len = file.byte_len().map_err(|error| crate::files::go_text(&error))?;
     let body = Body { file, len: if has_trailer(len) { len - TRAILER_LEN } else { len } };
-    let reader = BoltReader::open(body).map_err(|error| match error {
+    let reader = BoltReader::open(Ahead::new(body)).map_err(|error| match error {
         Error::NoMeta { first, second } => format!("invalid database (page 0: {first}; page 1: {second})"),
         other => other.to_string(),
     })?;

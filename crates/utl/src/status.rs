@@ -29,7 +29,7 @@ use dolmen_bolt::{BoltReader, Error, ReadAt, TRAILER_LEN, Visitor, has_trailer};
 use dolmen_mvcc::KeyValueRef;
 use sha2::{Digest, Sha256};
 
-use crate::files::{Body, go_text};
+use crate::files::{Ahead, Body, go_text};
 use crate::keys::KeyTable;
 
 /// Bytes hashed per read.
@@ -222,7 +222,7 @@ pub fn status(file: &File, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<Statu
     let len = file.byte_len().map_err(reading)?;
     let has_sha = has_trailer(len);
     let body = Body { file, len: if has_sha { len - TRAILER_LEN } else { len } };
-    let reader = BoltReader::open(body).map_err(|error| refusal(&error))?;
+    let reader = BoltReader::open(Ahead::new(body)).map_err(|error| refusal(&error))?;
     if !has_sha && len % u64::from(reader.page_size()) != 0 {
         let page_size = reader.page_size();
         return Err(failed(format_args!(
