@@ -197,6 +197,7 @@ impl Core {
         deadline: Option<Instant>,
         authorized: bool,
     ) -> Result<Bytes, Failure> {
+        let mut unprocessed = 0;
         loop {
             let connection = self.pick(deadline).await?;
             let failed = |error| Failure::new(error, Some(&connection));
@@ -218,8 +219,15 @@ impl Core {
             };
             return match within(deadline, exchange).await {
                 Some(Ok(answer)) => Ok(answer),
-                // Nobody has seen it: at once again, to whoever is up.
-                Some(Err(None)) => continue,
+                // Nobody has seen it: again, to whoever is up.
+                Some(Err(None)) => {
+                    unprocessed += 1;
+                    // Once is a connection lost in the meantime; more often, a server that is not well.
+                    if unprocessed > 1 {
+                        self.pause(0, deadline).await.map_err(failed)?;
+                    }
+                    continue;
+                }
                 Some(Err(Some(error))) => Err(failed(self.own_deadline(error, deadline))),
                 None => Err(Failure {
                     text: "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned(),

@@ -137,7 +137,7 @@ async fn secure<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     pings: Pings,
 ) -> Result<Connection, Failure> {
     let Some(security) = security else {
-        let peer = format!("Peer{{{addresses}, AuthInfo: <nil>}}");
+        let peer = format!("Peer{{{addresses}, AuthInfo: 'insecure'}}");
         return speak(endpoint, stream, "http", peer, pings).await;
     };
     let handshake =
@@ -169,7 +169,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     pings: Pings,
 ) -> Result<Connection, Failure> {
     let (greeted, greeting) = oneshot::channel();
-    let stream = Greeted { stream, greeted: Some(greeted) };
+    let stream = Greeted { stream, head: Vec::with_capacity(HEAD_LEN), greeted: Some(greeted) };
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -199,34 +199,48 @@ async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     Ok(Connection { sender, scheme, authority: endpoint.authority.as_str().into(), peer: peer.into() })
 }
 
-/// A stream that tells when the server has sent its first frame, SETTINGS, or something else instead.
+/// A stream that tells when the server has begun its first frame, SETTINGS, or sent something else instead.
 struct Greeted<S> {
     stream: S,
+    /// The first bytes read.
+    head: Vec<u8>,
     greeted: Option<oneshot::Sender<io::Result<()>>>,
 }
 
-/// Type of a SETTINGS frame, at the fourth byte of its head.
+/// Bytes of the head of a frame up to its type, which comes last of them.
+const HEAD_LEN: usize = 4;
 const SETTINGS: u8 = 4;
-const HEAD_LEN: usize = 9;
+
+impl<S> Greeted<S> {
+    /// What the server's first bytes, together with these, say; `None`: too few to tell.
+    fn verdict(&mut self, read: &[u8]) -> Option<io::Result<()>> {
+        if read.is_empty() {
+            return Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
+        }
+        let missing = HEAD_LEN - self.head.len();
+        self.head.extend(read.iter().take(missing));
+        match self.head.get(HEAD_LEN - 1)? {
+            &SETTINGS => Some(Ok(())),
+            _ => Some(Err(io::Error::new(io::ErrorKind::InvalidData, "not an HTTP/2 server"))),
+        }
+    }
+}
 
 impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if self.greeted.is_none() || polled.is_pending() {
+        if self.greeted.is_none() {
             return polled;
         }
         let news = match &polled {
-            Poll::Ready(Err(error)) => Err(copy_error(error)),
-            _ => match buf.filled().get(before..) {
-                None | Some([]) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
-                Some(first) if first.len() >= HEAD_LEN && first[3] != SETTINGS => {
-                    Err(io::Error::new(io::ErrorKind::InvalidData, "no HTTP/2 server"))
-                }
-                Some(_) => Ok(()),
-            },
+            Poll::Pending => None,
+            Poll::Ready(Err(error)) => Some(Err(copy_error(error))),
+            Poll::Ready(Ok(())) => self.verdict(buf.filled().get(before..).unwrap_or_default()),
         };
-        if let Some(greeted) = self.greeted.take() {
+        if let Some(news) = news
+            && let Some(greeted) = self.greeted.take()
+        {
             // Nobody waits any more: the attempt took too long.
             let _ = greeted.send(news);
         }

@@ -292,7 +292,10 @@ pub(crate) fn handshake_text(error: &rustls::Error, name: &str) -> (ConnectionRe
     let alert = |reason, text: &str| (reason, format!("remote error: tls: {text}"));
     match error {
         rustls::Error::InvalidCertificate(certificate) => verify(match certificate {
-            CertificateError::UnknownIssuer => "certificate signed by unknown authority".to_owned(),
+            // The other one: an authority of the same name, with another key.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                "certificate signed by unknown authority".to_owned()
+            }
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet

@@ -169,8 +169,19 @@ async fn a_server_may_want_to_know_us() {
     let key = authority.write("client.key", &identity.key.serialize_pem());
     put(endpoint.clone(), with(&cert, &key)).await.unwrap();
 
-    let error = put(endpoint, with(&key, &cert)).await.unwrap_err();
-    assert_eq!(error.to_string(), "tls: failed to find any PEM data in certificate input");
+    let other = authority.write("other.key", &KeyPair::generate().unwrap().serialize_pem());
+    let empty = authority.write("empty", "");
+    let switched = "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched";
+    let table = [
+        (&key, &cert, switched),
+        (&cert, &cert, "tls: found a certificate rather than a key in the PEM for the private key"),
+        (&cert, &other, "tls: private key does not match public key"),
+        (&cert, &empty, "tls: failed to find any PEM data in key input"),
+        (&empty, &key, "tls: failed to find any PEM data in certificate input"),
+    ];
+    for (cert, key, text) in table {
+        assert_eq!(put(endpoint.clone(), with(cert, key)).await.unwrap_err().to_string(), text);
+    }
 }
 
 #[tokio::test]
