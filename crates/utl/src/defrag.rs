@@ -4,8 +4,8 @@
 //! lock db exclusively -> write db.tmp.N beside it -> sync it -> lock it -> rename it over db -> sync the folder
 //! ```
 //!
-//! Killed before the rename, the old file stands as it was, and a `db.tmp.*` that a server removes when it starts. A server that
-//! waits for the lock finds the new file locked too, until its folder is synced.
+//! Killed before the rename, the old file stands as it was, and a `db.tmp.*` that a server removes when it starts. A
+//! server that waits for the lock finds the new file locked too, until its folder is synced.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};

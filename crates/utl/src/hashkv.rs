@@ -1,12 +1,12 @@
 //! `HashKV` from a file: the hash that members of a cluster compare, made without a server.
 //!
-//! It is a CRC-32C over bucket `key` up to a revision R. Above the compact revision C all records count. Up to C those count
-//! that a finished compaction would have left, whether it has finished or not: the newest record of a key as it stood at R,
-//! when that is not above C and no deletion. (Should no key at all be alive at R, etcd takes all that stands up to C; that is, the
-//! newest of each key as it stood at C.)
+//! It is a CRC-32C over bucket `key` up to a revision R. Above the compact revision C all records count. Up to C those
+//! count that a finished compaction would have left, whether it has finished or not: the newest record of a key as it
+//! stood at R, when that is not above C and no deletion. (Should no key at all be alive at R, etcd takes all that
+//! stands up to C; that is, the newest of each key as it stood at C.)
 //!
-//! So a first walk finds which records up to C are superseded: one bit a record, and a [`KeyTable`] of the keys alive. A second
-//! walk hashes.
+//! So a first walk finds which records up to C are superseded: one bit a record, and a [`KeyTable`] of the keys alive.
+//! A second walk hashes.
 
 use std::fs::File;
 

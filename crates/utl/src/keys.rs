@@ -1,9 +1,10 @@
 //! A table of keys that remembers no key: 8 bytes of a hash for each.
 //!
-//! To count the distinct keys of a database of many gigabytes one has to know which have been seen. Go's etcdutl keeps every
-//! key in a map, some 100 bytes a key. Here a key is 76 bits of a hash: 12 choose one of 4096 small tables, 64 stand in it.
-//! Tables have open addressing and grow by half, one at a time, so about 12 bytes are held for each key with nothing beside:
-//! 12 MB for a million keys. Two keys fall together, and a count is wrong by one, once in 10^9 databases of ten million keys.
+//! To count the distinct keys of a database of many gigabytes one has to know which have been seen. Go's etcdutl keeps
+//! every key in a map, some 100 bytes a key. Here a key is 76 bits of a hash: 12 choose one of 4096 small tables, 64
+//! stand in it. Tables have open addressing and grow by half, one at a time, so about 12 bytes are held for each key
+//! with nothing beside: 12 MB for a million keys. Two keys fall together, and a count is wrong by one, once in 10^9
+//! databases of ten million keys.
 
 /// Tables, a power of two.
 const TABLES: usize = 1 << 12;

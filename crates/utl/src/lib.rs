@@ -10,11 +10,13 @@
 //! bbolt             looks into a bbolt file: buckets, keys, pages
 //! ```
 //!
-//! Words on stdout, exit codes and `Error:` lines are those of Go's etcdutl 3.7.3, and of the bbolt command of 1.5.0. Where this
-//! tool differs on purpose:
+//! Words on stdout, exit codes and `Error:` lines are those of Go's etcdutl 3.7.3, and of the bbolt command of 1.5.0.
+//! Where this tool differs on purpose:
 //!
-//! * `snapshot status` compares the SHA-256, which Go's does not read, and refuses what Go's would crash on. See [`status`].
-//! * Nothing here writes to the file it reads. Go's `hashkv` begins to compact a database whose compaction was interrupted.
+//! * `snapshot status` compares the SHA-256, which Go's does not read, and refuses what Go's would crash on. See
+//!   [`status`].
+//! * Nothing here writes to the file it reads. Go's `hashkv` begins to compact a database whose compaction was
+//!   interrupted.
 //! * A database that a server holds is refused after `--timeout`, by all commands; some of Go's wait for ever.
 //! * Progress is shown on a terminal, and only there.
 

@@ -10,11 +10,11 @@
 //!
 //! # Without SHA-256
 //!
-//! A database copied from a data directory has no such bytes at its end. It is taken, with a note on stderr. All that is
-//! said about pages and revisions still holds, but bytes that nothing else depends on are not covered then: the inside of
-//! a key's or a value's text, pages that are free (even when a page in use claims them as its overflow), the length of the
-//! last key of a branch, the part of a page behind its last element. `hashkv`, compared with the server's, covers keys and
-//! values.
+//! A database copied from a data directory has no such bytes at its end. It is taken, with a note on stderr. All that
+//! is said about pages and revisions still holds, but bytes that nothing else depends on are not covered then: the
+//! inside of a key's or a value's text, pages that are free (even when a page in use claims them as its overflow), the
+//! length of the last key of a branch, the part of a page behind its last element. `hashkv`, compared with the
+//! server's, covers keys and values.
 //!
 //! # Memory
 //!
@@ -160,8 +160,8 @@ fn check_key_value(revision: Revision, kv: &KeyValueRef<'_>) -> Result<(), Strin
     ))
 }
 
-/// A length that is too large takes in what lies behind the last value of a page: zeroes, which a reader of messages may
-/// pass over.
+/// A length that is too large takes in what lies behind the last value of a page: zeroes, which a reader of messages
+/// may pass over.
 fn check_end(kv: &KeyValueRef<'_>, value: &[u8]) -> Result<(), String> {
     let varint = |number: u64| (63 - (number | 1).leading_zeros() as usize) / 7 + 1;
     let bytes = |bytes: &[u8]| if bytes.is_empty() { 0 } else { 1 + varint(bytes.len() as u64) + bytes.len() };

@@ -1,7 +1,8 @@
 //! `check`: all that is wrong with a file, one line a fault, in the words of bbolt.
 //!
-//! Where bbolt would crash, over a page that is not there or an element outside its page, a line names it and the walk goes on
-//! beside it. `snapshot status` asks more of a file; this says the same as Go's tool about one that is merely inconsistent.
+//! Where bbolt would crash, over a page that is not there or an element outside its page, a line names it and the walk
+//! goes on beside it. `snapshot status` asks more of a file; this says the same as Go's tool about one that is merely
+//! inconsistent.
 
 use std::fmt::Display;
 

@@ -1,7 +1,7 @@
 //! `compact`: a copy without free pages.
 //!
-//! Go's tool writes the copy by transactions of `--tx-max-size` bytes; here it is written in one go and takes its name when it
-//! is whole, so that flag is taken and has no effect. Buckets within buckets, which etcd has not, are refused.
+//! Go's tool writes the copy by transactions of `--tx-max-size` bytes; here it is written in one go and takes its name
+//! when it is whole, so that flag is taken and has no effect. Buckets within buckets, which etcd has not, are refused.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! `etcdutl bbolt`: the reading commands of bbolt's own tool, for looking into a database, broken or not.
 //!
-//! Pages are shown as they are ([`dolmen_bolt::raw`]): what a command needs is checked where it needs it, so that a page can
-//! be looked at in a file that nothing else opens. Output is that of bbolt 1.5.0; where that crashes on a broken page, these say
-//! which page and what.
+//! Pages are shown as they are ([`dolmen_bolt::raw`]): what a command needs is checked where it needs it, so that a
+//! page can be looked at in a file that nothing else opens. Output is that of bbolt 1.5.0; where that crashes on a
+//! broken page, these say which page and what.
 
 mod check;
 mod compact;

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use dolmen_bolt::{BoltWriter, HashingWriter, MemorySource, Plan};
 use dolmen_mvcc::KeyValueRef;
 
-/// A snapshot that `etcdctl snapshot save` 3.7.3 took of an etcd 3.6.16: inline buckets, overflow pages, free pages, compacted at 20.
+/// A snapshot that `etcdctl snapshot save` 3.7.3 took of an etcd 3.6.16: inline buckets, overflow pages, free pages,
+/// compacted at 20.
 pub const OF_ETCD: &[u8] = include_bytes!("../data/etcd-3.6.16-snapshot.db");
 
 /// A key of bucket `key`.
