@@ -19,7 +19,8 @@ use crate::process::ask_password;
 /// How long each call of a command may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// `--command-timeout`.
+    /// `--command-timeout`, also from `ETCDCTL_COMMAND_TIMEOUT`: etcdctl overlooks the variable in the commands that start their
+    /// clock before they read it (`get`, `put`, `del`, `lease grant`, `lease revoke`).
     Command,
     /// `--command-timeout` when it was given, otherwise no limit.
     IfGiven,
