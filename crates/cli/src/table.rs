@@ -32,7 +32,9 @@ pub fn draw(headings: &[&str], rows: &[Vec<String>]) -> String {
         format!(" {}{heading}{} ", " ".repeat(space / 2), " ".repeat(space - space / 2))
     });
     out.push_str(&format!("│{}│\n", centred.collect::<Vec<_>>().join("│")));
-    out.push_str(&rule('├', "┼", '┤'));
+    if !rows.is_empty() {
+        out.push_str(&rule('├', "┼", '┤'));
+    }
     for row in rows {
         let cells = widths.iter().enumerate().map(|(at, widest)| {
             let cell = cell(row, at);
@@ -47,4 +49,32 @@ pub fn draw(headings: &[&str], rows: &[Vec<String>]) -> String {
 /// Columns on a terminal.
 fn width(text: &str) -> usize {
     unicode_width::UnicodeWidthStr::width(text)
+}
+
+#[cfg(test)]
+mod tests {
+    /// As etcdctl 3.7.3 drew it.
+    const MEMBERS: &str = "\
+┌──────────────────┬─────────┬───────┬────────────────────────┬────────────────────────┬────────────┐
+│        ID        │ STATUS  │ NAME  │       PEER ADDRS       │      CLIENT ADDRS      │ IS LEARNER │
+├──────────────────┼─────────┼───────┼────────────────────────┼────────────────────────┼────────────┤
+│ a9fcd7a3efa7ece2 │ started │ größe │ http://127.0.0.1:34001 │ http://127.0.0.1:34000 │      false │
+└──────────────────┴─────────┴───────┴────────────────────────┴────────────────────────┴────────────┘
+";
+
+    #[test]
+    fn members() {
+        let headings = ["ID", "Status", "Name", "Peer Addrs", "Client Addrs", "Is Learner"];
+        let row = ["a9fcd7a3efa7ece2", "started", "größe", "http://127.0.0.1:34001", "http://127.0.0.1:34000", "false"];
+        assert_eq!(super::draw(&headings, &[row.map(str::to_owned).to_vec()]), MEMBERS);
+    }
+
+    #[test]
+    fn headings_alone_are_closed_by_one_line() {
+        let drawn = "\
+            ┌──────────┬──────┬───────────────┐\n\
+            │ ENDPOINT │ HASH │ HASH REVISION │\n\
+            └──────────┴──────┴───────────────┘\n";
+        assert_eq!(super::draw(&["endpoint", "hash", "hash_revision"], &[]), drawn);
+    }
 }

@@ -75,8 +75,9 @@ fn add(call: &Call) -> Result<(), Failure> {
     if typed.is_empty() {
         return Err(Failure::bad_args("member peer urls not provided"));
     }
-    let request = pb::MemberAddRequest { peer_ur_ls: urls(typed), is_learner: call.boolean("learner") };
+    let is_learner = call.boolean("learner");
     connect::run(call, Limit::Command, async |link| {
+        let request = pb::MemberAddRequest { peer_ur_ls: urls(typed)?, is_learner };
         let response = link.client.member_add(request).await.map_err(|e| hints::failure(&e))?;
         link.printer.member_add(&response)?;
         if link.printer.format() != Format::Simple {
@@ -100,8 +101,61 @@ fn too_many(words: &[String]) -> Failure {
     Failure::bad_args(text)
 }
 
-fn urls(typed: &str) -> Vec<String> {
-    typed.split(',').map(str::to_owned).collect()
+/// The URLs as they go to the server, once the client has found them to be some.
+///
+/// # Errors
+/// The first that is none (exit 1): a member could crash over it.
+fn urls(typed: &str) -> Result<Vec<String>, Failure> {
+    let urls: Vec<String> = typed.split(',').map(str::to_owned).collect();
+    urls.iter().try_for_each(|url| check_url(url.trim()).map_err(Failure::error))?;
+    Ok(urls)
+}
+
+/// Whether a peer URL has one of four schemes and, over TCP, a host with a port and nothing behind it.
+fn check_url(url: &str) -> Result<(), String> {
+    let bad_scheme = || format!("URL scheme must be http, https, unix, or unixs: {url}");
+    let parse_error = |why: &str| format!("parse {}: {why}", golang::quote(url));
+    if url.contains(|c: char| c.is_ascii_control()) {
+        return Err(parse_error("net/url: invalid control character in URL"));
+    }
+    let without_fragment = url.split('#').next().unwrap_or_default();
+    if without_fragment.starts_with(':') {
+        return Err(parse_error("missing protocol scheme"));
+    }
+    let starts_with_letter = without_fragment.starts_with(|c: char| c.is_ascii_alphabetic());
+    let is_scheme = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
+    let Some((scheme, rest)) = without_fragment.split_once(':').filter(|(s, _)| starts_with_letter && is_scheme(s))
+    else {
+        let first_segment = without_fragment.split(['/', '?']).next().unwrap_or_default();
+        let colon = first_segment.contains(':');
+        return Err(if colon { parse_error("first path segment in URL cannot contain colon") } else { bad_scheme() });
+    };
+    match &scheme.to_ascii_lowercase()[..] {
+        "unix" | "unixs" => return Ok(()),
+        "http" | "https" => {}
+        _ => return Err(bad_scheme()),
+    }
+    let no_host_port = || format!("URL address does not have the form \"host:port\": {url}");
+    let rest = rest.split('?').next().unwrap_or_default();
+    let authority = rest.strip_prefix("//").ok_or_else(no_host_port)?;
+    let (host_port, path) = authority.split_at(authority.find('/').unwrap_or(authority.len()));
+    let host_port = host_port.rsplit_once('@').map_or(host_port, |(_, host_port)| host_port);
+    let end = if host_port.starts_with('[') {
+        host_port.rfind(']').map(|at| at + 1).ok_or_else(|| parse_error("missing ']' in host"))?
+    } else {
+        host_port.find(':').unwrap_or(host_port.len())
+    };
+    let (host, port) = host_port.split_at(end);
+    if !port.is_empty() && !port.strip_prefix(':').is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit())) {
+        return Err(parse_error(&format!("invalid port {} after host", golang::quote(port))));
+    }
+    if let Some(odd) = host.chars().find(|c| " \"<>\\^`{|}".contains(*c)) {
+        return Err(parse_error(&format!("invalid character {} in host name", golang::quote(&odd.to_string()))));
+    }
+    if port.is_empty() {
+        return Err(no_host_port());
+    }
+    if path.is_empty() { Ok(()) } else { Err(format!("URL must not contain a path: {url}")) }
 }
 
 /// `a=url,b=url`: what the new member has to be told. A member that never started has no name yet, but for the new one.
@@ -139,7 +193,7 @@ fn update(call: &Call) -> Result<(), Failure> {
         return Err(Failure::bad_args("member peer urls not provided"));
     }
     connect::run(call, Limit::Command, async |link| {
-        let request = pb::MemberUpdateRequest { id, peer_ur_ls: urls(typed) };
+        let request = pb::MemberUpdateRequest { id, peer_ur_ls: urls(typed)? };
         match link.client.member_update(request).await {
             Ok(response) => link.printer.member_update(id, &response),
             Err(e) => Err(refused(&link.client, &e).await),
@@ -221,5 +275,36 @@ mod tests {
             too_many(&words).text(),
             Some("too many arguments, did you mean --peer-urls=HTTP://x, did you mean --peer-urls=http://y")
         );
+    }
+
+    #[test]
+    fn peer_urls_are_looked_at_before_they_are_sent() {
+        let table = [
+            ("http://127.0.0.1:2380", Ok(())),
+            ("https://[::1]:2380", Ok(())),
+            ("HTTP://user@host:1?x=y#z", Ok(())),
+            ("http://host:", Ok(())),
+            ("unix://sock", Ok(())),
+            ("unixs:sock", Ok(())),
+            ("bad", Err("URL scheme must be http, https, unix, or unixs: bad")),
+            ("", Err("URL scheme must be http, https, unix, or unixs: ")),
+            ("localhost:2380", Err("URL scheme must be http, https, unix, or unixs: localhost:2380")),
+            ("127.0.0.1:2380", Err("parse \"127.0.0.1:2380\": first path segment in URL cannot contain colon")),
+            (":80", Err("parse \":80\": missing protocol scheme")),
+            ("http://127.0.0.1", Err("URL address does not have the form \"host:port\": http://127.0.0.1")),
+            ("http:127.0.0.1:1", Err("URL address does not have the form \"host:port\": http:127.0.0.1:1")),
+            ("http://[::1]", Err("URL address does not have the form \"host:port\": http://[::1]")),
+            ("http://a:1/", Err("URL must not contain a path: http://a:1/")),
+            ("http://a:b", Err("parse \"http://a:b\": invalid port \":b\" after host")),
+            ("http://1:2:3", Err("parse \"http://1:2:3\": invalid port \":2:3\" after host")),
+            ("http://[::1:2", Err("parse \"http://[::1:2\": missing ']' in host")),
+            ("http://", Err("URL address does not have the form \"host:port\": http://")),
+            ("http://:1", Ok(())),
+            ("http://a b:1", Err("parse \"http://a b:1\": invalid character \" \" in host name")),
+            ("http://a:1\u{7f}", Err("parse \"http://a:1\\x7f\": net/url: invalid control character in URL")),
+        ];
+        for (url, expected) in table {
+            assert_eq!(check_url(url).as_ref().map_err(String::as_str), expected.as_ref().map_err(|e| *e), "{url}");
+        }
     }
 }

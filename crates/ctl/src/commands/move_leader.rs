@@ -22,6 +22,9 @@ pub static COMMAND: Command = Command {
     ..Command::NEW
 };
 
+/// How long a member that may hang is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 const BAD_TRANSFEREE: &str = "etcdserver: bad leader transferee";
 
 /// Who shall lead.
@@ -81,6 +84,8 @@ async fn refused(client: &Client, error: &Error) -> Failure {
 async fn id_of(options: &Options, deadline: Instant, name: &str, why: String) -> Result<u64, Failure> {
     let mistake = Failure::bad_args(why);
     let Ok(client) = options.connect().await else { return Err(mistake) };
+    // Where nobody answers, the mistake is told soon.
+    let deadline = deadline.min(Instant::now() + PATIENCE);
     match within(&client, deadline).member_list(pb::MemberListRequest { linearizable: false }).await {
         Ok(response) => match response.members.iter().find(|member| member.name == name) {
             Some(member) => Ok(member.id),
@@ -147,7 +152,7 @@ pub(crate) async fn most_caught_up(
         let options = Options { endpoints: member.client_ur_ls.clone(), ..options.clone() };
         let Ok(client) = options.connect().await else { continue };
         // A voter that hangs must not use up the time of the others.
-        let client = client.with_timeout(Some(limit.min(Duration::from_secs(2))));
+        let client = client.with_timeout(Some(limit.min(PATIENCE)));
         if let Ok(status) = client.status(pb::StatusRequest {}).await
             && !status.is_learner
         {

@@ -59,6 +59,8 @@ static SAVE: Command = Command {
 const LOGGER: Logger = Logger::json();
 const CLIENT_LOGGER: Logger = Logger::json().named("client");
 
+const EXISTS: &str = "file exists";
+
 /// The file that means stdout.
 const STDOUT: &str = "-";
 
@@ -156,8 +158,10 @@ async fn save_by_way_of(client: &Client, endpoint: &str, file: &str, part_name: 
             ("etcd-version", Field::text(&version)),
         ],
     );
-    fs::rename(&part_path, &path).map_err(|e| {
-        let why = errno(&e);
+    // Go looks first, and has its own word for a folder in the way.
+    let renamed =
+        if path.is_dir() { Err(EXISTS.to_owned()) } else { fs::rename(&part_path, &path).map_err(|e| errno(&e)) };
+    renamed.map_err(|why| {
         Failure::interrupted(format!("could not rename {part_name} to {file} (rename {part_name} {file}: {why})"))
     })?;
     sync_folder_of(&path);
@@ -182,14 +186,27 @@ struct Fetched {
 /// Receives a snapshot into `sink`, with a bar on a terminal.
 async fn fetch(client: &Client, endpoint: &str, mut sink: impl Write) -> Result<Fetched, Failure> {
     let start = Instant::now();
-    let mut chunks = client.snapshot().await.map_err(|e| interrupted(&e))?;
-    CLIENT_LOGGER.log(Level::Info, "v3@v3.7.3/maintenance.go:236", "opened snapshot stream; downloading", &[]);
+    let opened = || {
+        let text = "opened snapshot stream; downloading";
+        CLIENT_LOGGER.log(Level::Info, "v3@v3.7.3/maintenance.go:236", text, &[]);
+    };
+    let refused = |e: Error| {
+        tell_lost(&e);
+        hints::advise(Failure::interrupted(e.with_code()), &e)
+    };
+    let mut chunks = match client.snapshot().await {
+        Ok(chunks) => chunks,
+        // The server's own refusal comes, to Go's client, as the first thing on the stream.
+        Err(e) if e.is_known() => {
+            opened();
+            return Err(refused(e));
+        }
+        Err(e) => return Err(interrupted(&e)),
+    };
+    opened();
     let first = match chunks.next().await {
         Some(Ok(first)) => first,
-        Some(Err(e)) => {
-            tell_lost(&e);
-            return Err(hints::advise(Failure::interrupted(e.with_code()), &e));
-        }
+        Some(Err(e)) => return Err(refused(e)),
         None => {
             CLIENT_LOGGER.log(Level::Info, "v3@v3.7.3/maintenance.go:302", "completed snapshot read; closing", &[]);
             return Err(Failure::interrupted("EOF"));

@@ -352,7 +352,7 @@ mod tests {
     fn a_caret_shows_the_place() {
         let table = [
             ("dbSize > 1 &&", "  dbSize > 1 &&\n               ^"),
-            ("é > dbSiz", "  é > dbSiz\n      ^"),
+            ("\"é\" == dbSiz", "  \"é\" == dbSiz\n         ^"),
             ("1 + true", "  1 + true\n    ^"),
             ("\t@", "   @\n   ^"),
         ];

@@ -276,3 +276,7 @@ impl Printer {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod tests;

@@ -75,8 +75,8 @@ pub fn alarm_type(alarm: i32) -> String {
     }
 }
 
-/// One alarm a line, in protobuf's text form: fields that are zero are left out. Go puts one space or two between the
-/// fields, depending on the build.
+/// One alarm a line, in protobuf's text form: fields that are zero are left out. (Go's library puts one space or two
+/// between the fields, at the whim of a build; the released tools have one.)
 pub fn alarms(out: &mut Vec<u8>, alarms: &[pb::AlarmMember]) {
     for pb::AlarmMember { member_id, alarm } in alarms {
         let mut fields = Vec::new();
@@ -86,11 +86,9 @@ pub fn alarms(out: &mut Vec<u8>, alarms: &[pb::AlarmMember]) {
         if *alarm != 0 {
             fields.push(format!("alarm:{}", alarm_type(*alarm)));
         }
-        line!(out, "{}", fields.join(ALARM_FIELD_GAP));
+        line!(out, "{}", fields.join(" "));
     }
 }
-
-const ALARM_FIELD_GAP: &str = "  ";
 
 pub fn auth_status(out: &mut Vec<u8>, r: &pb::AuthStatusResponse) {
     line!(out, "Authentication Status: {}", r.enabled);
