@@ -19,7 +19,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use dolmen_env::{Disk, OpenMode};
 use dolmen_mvcc::{OpenError, RestoreError, Store};
 use dolmen_node::Layout;
@@ -341,13 +340,7 @@ fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), DiskError> {
     let source = disk.open(from, OpenMode::Read).doing("open", from)?;
     let target = disk.open(to, OpenMode::Truncate).doing("create", to)?;
     let len = source.len().doing("read", from)?;
-    let mut done = 0;
-    while done < len {
-        let mut chunk = vec![0; (len - done).min(1 << 20) as usize];
-        source.read_exact_at(&mut chunk, done).doing("read", from)?;
-        target.write_all_at(&Bytes::from(chunk), done).doing("write", to)?;
-        done = (done + (1 << 20)).min(len);
-    }
+    target.copy_from(&*source, 0, len).doing("copy to", to)?;
     target.sync_data().doing("sync", to)
 }
 

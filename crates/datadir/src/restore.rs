@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 
 use bytes::Bytes;
 use dolmen_bolt::{BoltReader, Patch, TRAILER_LEN, has_trailer};
@@ -217,27 +216,24 @@ impl Build<'_> {
         }
         let body = if hashed { len - TRAILER_LEN } else { len };
         let to = self.disk.open(db, OpenMode::CreateNew).doing("create", db)?;
+        let copying = |report: &mut dyn Report| copy(&*from, &*to, db, body, report);
         let found = if self.options.skip_hash_check {
-            copy(&*from, source, &*to, db, body, report, &mut |_| Ok(()))?;
+            copying(report)?;
             None
-        } else {
+        } else if from.descriptor().is_some() {
             // Hashing takes about as long as copying, and another core has nothing to do.
-            let (sender, receiver) = sync_channel::<Bytes>(4);
             let digest = std::thread::scope(|scope| {
-                let hasher = scope.spawn(move || {
-                    let mut hasher = Sha256::new();
-                    receiver.iter().for_each(|chunk| hasher.update(&chunk));
-                    hasher.finalize().to_vec()
-                });
-                let copied = copy(&*from, source, &*to, db, body, report, &mut |chunk| {
-                    sender.send(chunk.clone()).map_err(|_| io::Error::other("the hash is no longer computed"))
-                });
-                drop(sender);
+                let hasher = scope.spawn(|| hash(&*from, body));
+                let copied = copying(report);
                 let digest = hasher.join();
                 copied?;
-                digest.map_err(|_| io::Error::other("the hash cannot be computed")).doing("hash", source)
+                digest.unwrap_or_else(|_| Err(io::Error::other("the hash cannot be computed"))).doing("read", source)
             })?;
             Some(digest)
+        } else {
+            // A simulated disk counts its calls: one after the other.
+            copying(report)?;
+            Some(hash(&*from, body).doing("read", source)?)
         };
         if let Some(found) = found {
             let mut expected = vec![0; TRAILER_LEN as usize];
@@ -353,27 +349,38 @@ fn first_entry((member, index): (&Member, u64)) -> Entry {
     Entry { term: 1, index, r#type: EntryType::EntryConfChange as i32, data: change.encode_to_vec().into() }
 }
 
-/// Bytes read at a time.
-const CHUNK: u64 = 1 << 20;
+/// Bytes copied between two words about it.
+const COPIED: u64 = 8 << 20;
+/// Bytes hashed at a time: few enough to stay in a cache.
+const HASHED: u64 = 256 << 10;
 
 fn copy(
     from: &dyn DiskFile,
-    source: &Path,
     to: &dyn DiskFile,
     target: &Path,
     len: u64,
     report: &mut dyn Report,
-    see: &mut dyn FnMut(&Bytes) -> io::Result<()>,
 ) -> Result<(), DiskError> {
     let mut done = 0;
     while done < len {
-        let mut chunk = vec![0; CHUNK.min(len - done) as usize];
-        from.read_exact_at(&mut chunk, done).doing("read", source)?;
-        let chunk = Bytes::from(chunk);
-        see(&chunk).doing("hash", source)?;
-        to.write_all_at(&chunk, done).doing("write", target)?;
-        done += chunk.len() as u64;
+        let piece = COPIED.min(len - done);
+        to.copy_from(from, done, piece).doing("copy to", target)?;
+        done += piece;
         report.progress(done, len);
     }
     Ok(())
+}
+
+/// The SHA-256 of the first `len` bytes.
+fn hash(file: &dyn DiskFile, len: u64) -> io::Result<Vec<u8>> {
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; HASHED as usize];
+    let mut done = 0;
+    while done < len {
+        let piece = &mut buffer[..HASHED.min(len - done) as usize];
+        file.read_exact_at(piece, done)?;
+        hasher.update(&*piece);
+        done += piece.len() as u64;
+    }
+    Ok(hasher.finalize().to_vec())
 }

@@ -1,4 +1,5 @@
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -68,6 +69,9 @@ pub trait Disk: Send + Sync {
     }
 }
 
+/// Bytes that a copy through memory takes at a time.
+const COPY_BYTES: u64 = 256 << 10;
+
 /// One open file. All calls take an offset, so a handle can be shared between threads.
 pub trait DiskFile: Send + Sync {
     /// Reads exactly `buffer.len()` bytes; `UnexpectedEof` when the file ends before.
@@ -86,9 +90,31 @@ pub trait DiskFile: Send + Sync {
     /// Reserves `len` bytes of space from the start and extends the file to it, reading as zeroes. `StorageFull` when
     /// the disk cannot hold it.
     fn allocate(&self, len: u64) -> io::Result<()>;
+    /// Copies `len` bytes at `offset` of `source` to the same place here: inside the kernel, or by sharing blocks, where
+    /// the platform can. `UnexpectedEof` when the source ends before.
+    fn copy_from(&self, source: &dyn DiskFile, offset: u64, len: u64) -> io::Result<()> {
+        copy_through(self, source, offset, len)
+    }
+    /// What the operating system knows the file by, if it does.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// The first `len` bytes of the file, without copying where the platform can. The caller promises that nobody
     /// writes to or cuts these bytes while the result lives: only sealed, immutable files are mapped.
     fn map(&self, len: u64) -> io::Result<Bytes>;
+}
+
+/// Copies through memory.
+pub(crate) fn copy_through<F: DiskFile + ?Sized>(to: &F, from: &dyn DiskFile, offset: u64, len: u64) -> io::Result<()> {
+    let mut buffer = vec![0; len.min(COPY_BYTES) as usize];
+    let mut done = 0;
+    while done < len {
+        let piece = &mut buffer[..(len - done).min(COPY_BYTES) as usize];
+        from.read_exact_at(piece, offset + done)?;
+        to.write_all_at(piece, offset + done)?;
+        done += piece.len() as u64;
+    }
+    Ok(())
 }
 
 /// Releases the lock when dropped.

@@ -73,8 +73,8 @@ pub enum StartError {
         source: std::io::Error,
     },
     #[error(
-        "{dir} holds an etcd database: it has to be imported before this server can start from it; \
-         start it with etcd, or choose another --data-dir"
+        "{dir} holds an etcd database beside a store of this server's: an etcd was started on it since; move one of the \
+         two away, or choose another --data-dir"
     )]
     ForeignDirectory { dir: PathBuf },
     #[error("opening the write-ahead log")]

@@ -97,6 +97,8 @@ pub struct Config {
     pub name: String,
     pub data_dir: PathBuf,
     pub wal_dir: Option<PathBuf>,
+    /// Whether the files of an etcd that was taken over stay beside ours.
+    pub keep_imported: bool,
     pub listen_peer: Vec<Url>,
     pub listen_client: Vec<Url>,
     pub listen_client_http: Vec<Url>,
@@ -236,6 +238,7 @@ impl Config {
         Ok(Self {
             data_dir,
             wal_dir: optional_path(values, "wal-dir"),
+            keep_imported: values.boolean("keep-imported"),
             listen_peer,
             listen_client,
             listen_client_http,

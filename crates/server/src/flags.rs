@@ -125,6 +125,7 @@ pub const FLAGS: &[Flag] = &[
     flag("initial-cluster-token", Kind::Text, "etcd-cluster"),
     no_effect("initial-election-tick-advance", Kind::Bool, "true", "an election is not waited for longer than needed"),
     flag("key-file", Kind::Text, ""),
+    flag("keep-imported", Kind::Bool, "true"),
     flag("listen-client-http-urls", Kind::Urls, ""),
     flag("listen-client-urls", Kind::Urls, "http://localhost:2379"),
     flag("listen-metrics-urls", Kind::Urls, ""),

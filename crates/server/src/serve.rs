@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dolmen_api::{Edge, LeaseForwarder, Listener, Mode, PeerAnswer, PeerHttp, PeerRequest, Runtimes};
+use dolmen_datadir::{ImportOptions, Level, Report};
 use dolmen_env::{Disk, RealClock, RealDisk, Rng};
 use dolmen_machine::Member;
 use dolmen_node::{
@@ -105,6 +106,7 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
     let secrets = secrets(&config)?;
     let ports = open_ports(&config, &secrets)?;
     let layout = Layout::new(&config.data_dir, config.wal_dir.as_deref());
+    import(&disk, &layout)?;
     let identity = identify(&config, &disk, &layout, secrets.peer_client.clone()).await?;
     log_start(&config, &identity);
 
@@ -113,7 +115,7 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
     let transport = Transport::new(transport_config(&config, &layout, &identity, secrets.peer_client.clone()));
     transport.set_peers(identity.peers.clone(), Vec::new());
     let (runtimes, sinks) = Runtimes::per_core();
-    let running = dolmen_node::spawn(started, disk, transport.clone(), sinks)
+    let running = dolmen_node::spawn(started, disk.clone(), transport.clone(), sinks)
         .map_err(|error| format!("cannot start the node's threads: {error}"))?;
     let node = running.handle().clone();
     let client = PeerClient::new(secrets.peer_client.clone(), DIAL_TIMEOUT);
@@ -137,6 +139,9 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
             _ = terminate.recv() => stop(&node, &mut stopped_by, SignalKind::terminate()),
             () = published(&node), if ports.is_some() => {
                 open_edge(&edge, ports.take().unwrap_or_default(), &secrets);
+                if !config.keep_imported {
+                    forget_imported(&disk, &layout);
+                }
             }
         }
     };
@@ -304,6 +309,47 @@ fn open_ports(config: &Config, secrets: &Secrets) -> Result<Ports, String> {
 
 fn shown(urls: &[Url]) -> Vec<String> {
     urls.iter().map(ToString::to_string).collect()
+}
+
+/// Takes over what an etcd has left in the data directory, if anything.
+fn import(disk: &Arc<dyn Disk>, layout: &Layout) -> Result<(), Failure> {
+    let imported = dolmen_datadir::import(disk, &ImportOptions::new(layout.clone()), &mut Logged);
+    imported.map(|_| ()).map_err(|error| Failure {
+        text: format!("cannot import the etcd data directory: {}", error_chain(&error)),
+        code: match error {
+            dolmen_datadir::ImportError::Wal(_) | dolmen_datadir::ImportError::Database { .. } => EXIT_DATA,
+            _ => 1,
+        },
+    })
+}
+
+/// Removes the files of an etcd that was taken over, now that the member serves without them.
+fn forget_imported(disk: &Arc<dyn Disk>, layout: &Layout) {
+    match dolmen_datadir::remove_imported(&**disk, layout) {
+        Ok(gone) => {
+            for path in gone {
+                tracing::info!(path = %path.display(), "removed the files of the etcd that was imported");
+            }
+        }
+        Err(error) => {
+            tracing::warn!(error = error_chain(&error), "cannot remove the files of the etcd that was imported");
+        }
+    }
+}
+
+/// An import's report as lines of the log.
+struct Logged;
+
+impl Report for Logged {
+    fn log(&mut self, level: Level, message: &str, fields: &[(&str, serde_json::Value)]) {
+        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let fields = fields.join(" ");
+        match level {
+            Level::Info => tracing::info!(fields, "{message}"),
+            Level::Warn => tracing::warn!(fields, "{message}"),
+            Level::Error => tracing::error!(fields, "{message}"),
+        }
+    }
 }
 
 /// Who this member is, and whom it begins with.
