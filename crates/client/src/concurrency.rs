@@ -433,27 +433,25 @@ impl Observer {
     /// # Errors
     /// Those of the calls and of the watch; the observer may be asked again afterwards.
     pub async fn next(&mut self) -> Result<pb::RangeResponse, Error> {
-        loop {
-            if let Some(watcher) = &mut self.following {
-                match next_put(watcher).await {
-                    Ok(Some(found)) => return Ok(found),
-                    // The leader's key is deleted: look for the next one.
-                    Ok(None) => self.following = None,
-                    // What was missed is gone; where things stand now is all that counts.
-                    Err(error) if error.is(text::COMPACTED) => self.following = None,
-                    Err(error) => {
-                        self.following = None;
-                        return Err(error);
-                    }
+        if let Some(watcher) = &mut self.following {
+            match next_put(watcher).await {
+                Ok(Some(found)) => return Ok(found),
+                // The leader's key is deleted: look for the next one.
+                Ok(None) => self.following = None,
+                // What was missed is gone; where things stand now is all that counts.
+                Err(error) if error.is(text::COMPACTED) => self.following = None,
+                Err(error) => {
+                    self.following = None;
+                    return Err(error);
                 }
             }
-            let found = self.find().await?;
-            let kv = found.kvs.first().ok_or_else(|| Error::client(NO_LEADER))?;
-            let after = found.header.as_ref().map_or(kv.mod_revision, |header| header.revision) + 1;
-            let request = pb::WatchCreateRequest { key: kv.key.clone(), start_revision: after, ..Default::default() };
-            self.following = Some(self.client.watch([request]).await?);
-            return Ok(found);
         }
+        let found = self.find().await?;
+        let kv = found.kvs.first().ok_or_else(|| Error::client(NO_LEADER))?;
+        let after = found.header.as_ref().map_or(kv.mod_revision, |header| header.revision) + 1;
+        let request = pb::WatchCreateRequest { key: kv.key.clone(), start_revision: after, ..Default::default() };
+        self.following = Some(self.client.watch([request]).await?);
+        Ok(found)
     }
 
     /// The leader, or else whoever stands first from now on.
