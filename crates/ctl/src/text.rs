@@ -70,11 +70,8 @@ fn double_quoted(text: &str) -> Option<&str> {
     loop {
         match chars.next()? {
             (at, '"') => return Some(&text[..=at]),
-            (_, '\\') => {
-                if chars.next()?.1 == '\n' {
-                    return None;
-                }
-            }
+            // Both a back slash and what it escapes; a line feed it cannot.
+            (_, '\\') if chars.next()?.1 == '\n' => return None,
             _ => {}
         }
     }
