@@ -1,5 +1,6 @@
-//! Dolmen's one binary. Called as `etcd`, or without a subcommand, it is etcd's server; `dolmen up` starts a whole cluster
-//! on this machine.
+//! Dolmen's one binary. Called as `etcd`, or without a subcommand, it is etcd's server; called as `etcdctl`, `etcdutl` or
+//! `etcd-defrag` it is that tool (`dolmen ctl`, `dolmen utl`, `dolmen defrag`); `dolmen up` starts a whole cluster on this
+//! machine, and `dolmen install-links` makes the names.
 //!
 //! Exit codes: 0 stopped as asked; 1 wrong flags or a start that failed; 2 a flag Go's parser would refuse; 65 data on
 //! disk is damaged; 74 a disk failed while running. A signal ends the process as that signal.
@@ -10,6 +11,7 @@
 
 mod config;
 mod flags;
+mod links;
 mod logging;
 mod network_metrics;
 mod serve;
@@ -17,6 +19,7 @@ mod sockets;
 mod up;
 mod version;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use crate::config::Config;
@@ -26,18 +29,26 @@ use crate::flags::{FLAGS, FlagError, Kind, Support, Values};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args();
-    let called_as = arguments.next().unwrap_or_default();
-    let called_as = called_as.rsplit('/').next().unwrap_or_default().to_owned();
-    let mut arguments: Vec<String> = arguments.collect();
-    if called_as != "etcd" {
-        match arguments.first().map(String::as_str) {
+    let called_as = std::env::args_os().next().unwrap_or_default();
+    let called_as = Path::new(&called_as).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // Words need not be text: keys are bytes, and what a server refuses it should not fall over.
+    let mut arguments = dolmen_cli::words::of_process();
+    match called_as.as_str() {
+        "etcd" => {}
+        "etcdctl" => return dolmen_ctl::main(arguments),
+        "etcdutl" => return dolmen_utl::main(arguments),
+        "etcd-defrag" => return dolmen_ctl::defrag_main(arguments),
+        _ => match arguments.first().map(String::as_str) {
+            Some("ctl") => return dolmen_ctl::main(arguments.split_off(1)),
+            Some("utl") => return dolmen_utl::main(arguments.split_off(1)),
+            Some("defrag") => return dolmen_ctl::defrag_main(arguments.split_off(1)),
+            Some("install-links") => return links::run(&arguments[1..]),
             Some("up") => return up::run(&arguments[1..]),
             Some("serve") => {
                 arguments.remove(0);
             }
             _ => {}
-        }
+        },
     }
     if let Some(word @ ("gateway" | "grpc-proxy")) = arguments.first().map(String::as_str) {
         eprintln!("not yet supported: {word}");
@@ -46,8 +57,13 @@ fn main() -> ExitCode {
     server(arguments)
 }
 
+/// The variables that are text; no flag's value can be anything else.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
 fn server(arguments: Vec<String>) -> ExitCode {
-    let values = match Values::parse(arguments, std::env::vars()) {
+    let values = match Values::parse(arguments, environment()) {
         Ok(values) => values,
         Err(error) => return refuse(&error),
     };

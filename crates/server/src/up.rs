@@ -120,7 +120,8 @@ async fn up(plan: &Plan) -> Result<(), String> {
     let count = if plan.members == 1 { "One member is".to_owned() } else { format!("{} members are", plan.members) };
     println!("{count} ready. Data and logs are in {}.\n", plan.dir.display());
     println!("  endpoints  {}", plan.endpoints());
-    println!("  try        etcdctl --endpoints={} put greeting hello", plan.endpoints());
+    let program = std::env::args_os().next().unwrap_or_default();
+    println!("  try        {} ctl --endpoints={} put greeting hello", program.display(), plan.endpoints());
     println!("\nCtrl-C stops.");
     // The lines may be all that a script waits for.
     let _ = std::io::stdout().flush();
