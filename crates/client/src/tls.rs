@@ -161,8 +161,11 @@ fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path)
-        .map_err(|error| Error::client(format!("open {}: {}", path.display(), crate::dial::os_text(&error))))
+    std::fs::read(path).map_err(|error| {
+        // A directory can be opened, and not read.
+        let act = if error.kind() == std::io::ErrorKind::IsADirectory { "read" } else { "open" };
+        Error::client(format!("{act} {}: {}", path.display(), crate::dial::os_text(&error)))
+    })
 }
 
 /// Verifies servers as webpki does, but takes a certificate that is itself among the trusted ones even if it is marked as a
