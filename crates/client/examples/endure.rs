@@ -8,9 +8,10 @@
 //! watch must show revisions that only grow, every acknowledged number once, and no number that was never sent.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dolmen_client::{Client, Config, Error, pb, prefix_range_end, watch_error};
+use tokio::time::Instant;
 
 #[derive(Default)]
 struct Written {

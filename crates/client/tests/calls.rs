@@ -272,7 +272,8 @@ async fn a_refused_token_is_renewed_once_for_all() {
     // As if the token had expired: from now on `t2` is wanted, which nobody has.
     *logins.lock().unwrap() = 2;
     let (one, two) = tokio::join!(client.put(put("a")), client.put(put("b")));
-    (one.unwrap(), two.unwrap());
+    one.unwrap();
+    two.unwrap();
     assert_eq!(*logins.lock().unwrap(), 3);
     assert_eq!(fake.count("/Authenticate"), 2);
 }
