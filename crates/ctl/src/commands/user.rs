@@ -129,7 +129,7 @@ fn confirmed_password(name: &str, ask: impl Fn(&str) -> Result<String, Failure>)
 }
 
 fn word_of_stdin() -> String {
-    let word = Unbuffered::stdin().map(|stdin| first_word(stdin)).unwrap_or_default();
+    let word = Unbuffered::stdin().map(first_word).unwrap_or_default();
     words::from_bytes(word)
 }
 

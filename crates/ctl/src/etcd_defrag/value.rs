@@ -121,11 +121,11 @@ pub(super) fn add(a: Value, b: Value) -> Outcome {
             Ok(Value::Object(x))
         }
         (a, b) => {
-            if matches!(a, Value::Text(_)) || matches!(b, Value::Text(_)) {
-                if let (Some(mut x), Some(y)) = (a.spelled(), b.spelled()) {
-                    x.extend(y);
-                    return Ok(Value::Text(x));
-                }
+            if (matches!(a, Value::Text(_)) || matches!(b, Value::Text(_)))
+                && let (Some(mut x), Some(y)) = (a.spelled(), b.spelled())
+            {
+                x.extend(y);
+                return Ok(Value::Text(x));
             }
             Err(mismatch("add or concatenate", &a, &b))
         }

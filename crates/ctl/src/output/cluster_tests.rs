@@ -200,7 +200,8 @@ fn formats_that_cannot_show_an_answer_say_so() {
         let printer = Printer::new(format, false).expect("a known format");
         outcome(&printer).expect_err("not shown").text().map(str::to_owned)
     };
-    let table: [(&str, fn(&Printer) -> Result<(), Failure>); 6] = [
+    type Case = (&'static str, fn(&Printer) -> Result<(), Failure>);
+    let table: [Case; 6] = [
         ("fields", |p| p.member_add(&pb::MemberAddResponse::default())),
         ("table", |p| p.alarm(&pb::AlarmResponse::default())),
         ("table", |p| p.role_add(b"r", &pb::AuthRoleAddResponse::default())),
