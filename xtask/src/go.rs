@@ -47,6 +47,8 @@ pub enum Judge {
     Kill9,
     Walcheck,
     Boltcheck,
+    /// Fills a cluster with everything there is.
+    Randomdb,
     /// etcd's load tool.
     Benchmark,
 }
@@ -68,6 +70,7 @@ impl Judge {
             Judge::Differential => ("differential", "", BUILD, "./cmd/differential"),
             Judge::Kill9 => ("kill9", "", BUILD, "./cmd/kill9"),
             Judge::Walcheck => ("walcheck", "", BUILD, "./cmd/walcheck"),
+            Judge::Randomdb => ("randomdb", "", BUILD, "./cmd/randomdb"),
             Judge::Boltcheck => ("boltcheck", "", BUILD, "./cmd/boltcheck"),
             Judge::Benchmark => ("benchmark", "benchmark", BUILD, "go.etcd.io/etcd/v3/tools/benchmark"),
         }

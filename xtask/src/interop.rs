@@ -6,6 +6,7 @@ use std::process::Command;
 use crate::common::{self, Forms};
 use crate::files;
 use crate::go::{self, Judge};
+use crate::import;
 use crate::run::{self, Arguments, Result, Scratch, stage};
 use crate::scripts;
 
@@ -21,6 +22,7 @@ enum Suite {
     Differential,
     Kill9,
     Files,
+    Import,
     Tools,
     Scripts,
 }
@@ -28,6 +30,7 @@ enum Suite {
 const SUITES: &[(&str, Suite)] = &[
     ("client", Suite::Client),
     ("files", Suite::Files),
+    ("import", Suite::Import),
     ("differential", Suite::Differential),
     ("kill9", Suite::Kill9),
     ("common", Suite::Common),
@@ -72,6 +75,7 @@ pub fn run(arguments: &[String]) -> Result {
         let outcome = stage(&format!("interop {name}"), || match suite {
             Suite::Client => client(&server),
             Suite::Files => files::run(&server),
+            Suite::Import => import::run(&server, if quick { 6 } else { 50 }),
             Suite::Differential => differential(&server, quick),
             Suite::Kill9 => kill9(&server, quick),
             Suite::Common => common::run(&server, Forms::OneRelease, quick, functions.as_deref()),

@@ -131,6 +131,28 @@ impl Cluster {
         Ok(begin.elapsed())
     }
 
+    /// What members are started from next time: another program takes over their data.
+    pub fn set_program(&mut self, program: &Path) {
+        (0..self.members.len()).for_each(|member| self.set_program_of(member, program));
+    }
+
+    /// The same for one member.
+    pub fn set_program_of(&mut self, member: usize, program: &Path) {
+        self.members[member].program = program.to_owned();
+    }
+
+    /// SIGTERM to one member, and SIGKILL if it does not obey.
+    pub fn stop_one(&mut self, member: usize) {
+        let Some(mut process) = self.members[member].process.take() else { return };
+        run::signal(process.id(), Signal::TERM);
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(20) && matches!(process.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _gone = process.kill();
+        let _gone = process.wait();
+    }
+
     /// Client addresses, comma separated, as the tools want them.
     pub fn endpoints(&self) -> String {
         self.members.iter().map(|member| member.client.as_str()).collect::<Vec<_>>().join(",")

@@ -58,7 +58,7 @@ func run(endpoints []string, seed int64, operations int, learner string) error {
 		return err
 	}
 	if learner != "" {
-		if _, err := client.MemberAddAsLearner(ctx, []string{learner}); err != nil {
+		if err := f.learner(ctx, learner); err != nil {
 			return fmt.Errorf("adding a learner: %w", err)
 		}
 	}
@@ -217,6 +217,21 @@ func (f *filler) users(ctx context.Context) error {
 		f.counts["user"]++
 	}
 	return nil
+}
+
+// learner waits until the cluster takes one: members have to have been connected for some seconds.
+func (f *filler) learner(ctx context.Context, url string) error {
+	for {
+		_, err := f.client.MemberAddAsLearner(ctx, []string{url})
+		if err == nil || !strings.Contains(err.Error(), "unhealthy cluster") {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
 }
 
 func (f *filler) did(what string, revision int64) {
