@@ -7,6 +7,7 @@
 //! another cluster, and that 3.5 could leave behind.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use dolmen_env::{Disk, OpenMode};
 use dolmen_machine::{ConfChangeContext, Member, decode_request, parse_conf_state};
 use dolmen_node::Layout;
 use dolmen_proto::etcdserverpb::InternalRaftRequest;
-use dolmen_proto::raftpb::{ConfChange, ConfChangeType, ConfState, Entry, EntryType};
+use dolmen_proto::raftpb::{self, ConfChange, ConfChangeType, ConfState, EntryType};
 use dolmen_proto::walpb;
 use dolmen_types::{Index, MemberId, hex_id};
 use dolmen_wal::{Recovered, Wal};
@@ -223,18 +224,18 @@ fn settle_members(
         found.mended.push(format!("member {} was removed, and the database still had it", hex_id(id)));
     }
     for id in wanted {
-        if !members.contains_key(&id) {
-            let member = legacy.get(&id).cloned().ok_or(ImportError::UnknownMember { id })?;
-            members.insert(id, member);
-            found.mended.push(format!("member {} was missing in the database", hex_id(id)));
-        }
-        if let Some(member) = members.get_mut(&id) {
-            let learner = state.learners.contains(&id);
-            if member.is_learner != learner {
-                member.is_learner = learner;
-                let role = if learner { "a learner" } else { "a voter" };
-                found.mended.push(format!("member {} is {role}, and the database said otherwise", hex_id(id)));
+        let member = match members.entry(id) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(absent) => {
+                found.mended.push(format!("member {} was missing in the database", hex_id(id)));
+                absent.insert(legacy.get(&id).cloned().ok_or(ImportError::UnknownMember { id })?)
             }
+        };
+        let learner = state.learners.contains(&id);
+        if member.is_learner != learner {
+            member.is_learner = learner;
+            let role = if learner { "a learner" } else { "a voter" };
+            found.mended.push(format!("member {} is {role}, and the database said otherwise", hex_id(id)));
         }
     }
     let rows = members.values().map(|member| (Bytes::from(hex_id(member.id)), member_json(member))).collect();
@@ -268,7 +269,7 @@ fn conf_state_at(found: &Found) -> ConfState {
 
 /// What one entry does to the configuration. A change that was refused when it was applied does nothing: a member that
 /// is there already is not added, one that is not a learner is not promoted.
-pub(crate) fn apply_conf_change(state: &mut ConfState, entry: &Entry) {
+pub(crate) fn apply_conf_change(state: &mut ConfState, entry: &raftpb::Entry) {
     if entry.r#type != EntryType::EntryConfChange as i32 {
         return;
     }

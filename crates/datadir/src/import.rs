@@ -300,6 +300,8 @@ fn finish(disk: &dyn Disk, way: &Way, report: &mut dyn Report) -> Result<Importe
         move_log(disk, way, dir, &name)?;
     }
     rename(disk, &way.ready, &way.member)?;
+    // It has said what it was there for; where it stays, nobody looks.
+    let _gone = disk.remove_file(&way.member.join(LOG_MOVED));
     let fields: [(&str, Value); 1] = [("etcd-files", json!(aside.display().to_string()))];
     report.log(Level::Info, "imported an etcd data directory; its files were moved aside", &fields);
     Ok(Imported { aside })

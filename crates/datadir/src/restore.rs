@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use bytes::Bytes;
 use dolmen_bolt::{BoltReader, Patch, TRAILER_LEN, has_trailer};
@@ -216,24 +217,27 @@ impl Build<'_> {
         }
         let body = if hashed { len - TRAILER_LEN } else { len };
         let to = self.disk.open(db, OpenMode::CreateNew).doing("create", db)?;
-        let copying = |report: &mut dyn Report| copy(&*from, &*to, db, body, report);
-        let found = if self.options.skip_hash_check {
-            copying(report)?;
-            None
-        } else if from.descriptor().is_some() {
-            // Hashing takes about as long as copying, and another core has nothing to do.
-            let digest = std::thread::scope(|scope| {
-                let hasher = scope.spawn(|| hash(&*from, body));
-                let copied = copying(report);
-                let digest = hasher.join();
+        let found = if from.descriptor().is_some() {
+            // Hashing takes about as long as copying, and another core has nothing to do; the disk need not wait for
+            // either.
+            std::thread::scope(|scope| {
+                let (sender, receiver) = sync_channel(1);
+                let syncer = scope.spawn(|| receiver.into_iter().try_for_each(|()| to.sync_data()));
+                let hasher = scope.spawn(|| (!self.options.skip_hash_check).then(|| hash(&*from, body)).transpose());
+                let copied = copy(&*from, &*to, db, body, report, &mut || {
+                    // One that is still busy has seen enough.
+                    let _busy = sender.try_send(());
+                });
+                drop(sender);
+                let (synced, digest) = (syncer.join(), hasher.join());
                 copied?;
-                digest.unwrap_or_else(|_| Err(io::Error::other("the hash cannot be computed"))).doing("read", source)
-            })?;
-            Some(digest)
+                synced.unwrap_or_else(|_| Err(panicked())).doing("sync", db)?;
+                digest.unwrap_or_else(|_| Err(panicked())).doing("read", source)
+            })?
         } else {
             // A simulated disk counts its calls: one after the other.
-            copying(report)?;
-            Some(hash(&*from, body).doing("read", source)?)
+            copy(&*from, &*to, db, body, report, &mut || {})?;
+            (!self.options.skip_hash_check).then(|| hash(&*from, body)).transpose().doing("read", source)?
         };
         if let Some(found) = found {
             let mut expected = vec![0; TRAILER_LEN as usize];
@@ -351,6 +355,8 @@ fn first_entry((member, index): (&Member, u64)) -> Entry {
 
 /// Bytes copied between two words about it.
 const COPIED: u64 = 8 << 20;
+/// Bytes copied between two syncs that go on beside the copying.
+const SYNCED: u64 = 4 * COPIED;
 /// Bytes hashed at a time: few enough to stay in a cache.
 const HASHED: u64 = 256 << 10;
 
@@ -360,6 +366,7 @@ fn copy(
     target: &Path,
     len: u64,
     report: &mut dyn Report,
+    enough_to_sync: &mut dyn FnMut(),
 ) -> Result<(), DiskError> {
     let mut done = 0;
     while done < len {
@@ -367,8 +374,15 @@ fn copy(
         to.copy_from(from, done, piece).doing("copy to", target)?;
         done += piece;
         report.progress(done, len);
+        if done % SYNCED == 0 {
+            enough_to_sync();
+        }
     }
     Ok(())
+}
+
+fn panicked() -> io::Error {
+    io::Error::other("a thread of the restore panicked")
 }
 
 /// The SHA-256 of the first `len` bytes.

@@ -34,6 +34,11 @@ fn parse_hex(digits: &str) -> Option<u64> {
     if plain { u64::from_str_radix(digits, 16).ok() } else { None }
 }
 
+/// The directory that holds `dir`, which may be a name relative to where the process stands.
+pub(crate) fn parent_of(dir: &Path) -> &Path {
+    dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// All segments in a directory by sequence; none when the directory does not exist. Other files are ignored.
 pub(crate) fn list(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<SegmentName>> {
     let names = match disk.read_dir(dir) {
@@ -76,6 +81,13 @@ mod tests {
             "0000000000000000-0000000000000000.wal.broken",
         ] {
             assert_eq!(SegmentName::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn every_directory_has_a_parent() {
+        for (dir, parent) in [("/m/wal", "/m"), ("m/wal", "m"), ("wal", "."), ("./wal", ".")] {
+            assert_eq!(parent_of(Path::new(dir)), Path::new(parent), "{dir}");
         }
     }
 

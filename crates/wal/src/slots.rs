@@ -15,6 +15,7 @@ use dolmen_types::{Index, Term};
 
 use crate::Metadata;
 use crate::error::{Context, WalError};
+use crate::names;
 
 const MAGIC: &[u8; 8] = b"dlmnack1";
 const LEN: usize = 68;
@@ -132,7 +133,7 @@ impl Slots {
         };
         let files = [open(0)?, open(1)?];
         if made {
-            let parent = wal_dir.parent().unwrap_or(Path::new("."));
+            let parent = names::parent_of(wal_dir);
             disk.sync_dir(parent).context("sync", parent)?;
         }
         let generation = found.iter().flatten().map(|acked| acked.generation).max().unwrap_or(0);

@@ -99,7 +99,7 @@ impl Wal {
                 _ => {}
             }
         }
-        let parent = dir.parent().unwrap_or(Path::new("."));
+        let parent = names::parent_of(dir);
         disk.sync_dir(parent).context("sync", parent)
     }
 
@@ -140,7 +140,7 @@ impl Wal {
             disk.remove_dir_all(dir).context("remove", dir)?;
         }
         disk.rename(&temporary, dir).context("rename", &temporary)?;
-        let parent = dir.parent().unwrap_or(Path::new("."));
+        let parent = names::parent_of(dir);
         disk.sync_dir(parent).context("sync", parent)?;
 
         let slots = Slots::open(disk.as_ref(), dir, &found)?;
@@ -191,7 +191,7 @@ impl Wal {
         let (tail, recovered, metadata_bytes, last_index) =
             recover::recover(disk.as_ref(), dir, &names, &found, from, OpenMode::ReadWrite)?;
         // A process that died between a rename and its sync has left a name that is seen and not durable.
-        let parent = dir.parent().unwrap_or(Path::new("."));
+        let parent = names::parent_of(dir);
         disk.sync_dir(dir).context("sync", dir)?;
         disk.sync_dir(parent).context("sync", parent)?;
         let slots = Slots::open(disk.as_ref(), dir, &found)?;
