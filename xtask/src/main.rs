@@ -22,6 +22,7 @@ mod run;
 mod scripts;
 mod sim;
 mod tidy;
+mod tools_diff;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
           [--server PATH] [--control]
                             etcd's own programs, client and tests against this server (or another), and against these tools
                             (--control: etcd's own tools); needs Go
+  tools-diff [--only PART] [--list] [--self] [--verbose] [--tools PATH] [--judges DIR] [--defrag PATH]
+                            the same command lines given to etcd's tools and to ours; needs Go
   sim [ARGUMENTS]           the simulator, in release; arguments are its own
   crash [--quick]           power loss and kill -9
   fuzz [--seconds N] [--target NAME]
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         "crash" => crash::run(rest),
         "fuzz" => fuzz::run(rest),
         "bench" => bench::run(rest),
+        "tools-diff" => tools_diff::run(rest),
         "-h" | "--help" | "help" => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -36,7 +36,7 @@ impl Cluster {
     /// # Errors
     /// They do not get ready; names the log.
     pub fn start(program: &Path, count: usize, dir: &Path, extra: &[&str]) -> Result<Self> {
-        Self::start_with(program, count, dir, extra, false)
+        Self::start_at(program, &free_ports(3 * count)?, dir, extra, None)
     }
 
     /// As [`Cluster::start`], with client ports that want certificates of etcd's test fixtures in `tls`: `server.crt` serves
@@ -45,20 +45,25 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::start`].
     pub fn start_tls(program: &Path, count: usize, dir: &Path, tls: &Path) -> Result<Self> {
-        let file = |name: &str| tls.join(name).display().to_string();
-        let (cert, key, ca) = (file("server.crt"), file("server.key.insecure"), file("ca.crt"));
-        let extra = [
-            format!("--cert-file={cert}"),
-            format!("--key-file={key}"),
-            format!("--trusted-ca-file={ca}"),
-            "--client-cert-auth".to_owned(),
-        ];
-        let extra: Vec<&str> = extra.iter().map(String::as_str).collect();
-        Self::start_with(program, count, dir, &extra, true)
+        Self::start_at(program, &free_ports(3 * count)?, dir, &[], Some(tls))
     }
 
-    fn start_with(program: &Path, count: usize, dir: &Path, extra: &[&str], tls: bool) -> Result<Self> {
-        let ports = free_ports(3 * count)?;
+    /// As [`Cluster::start`], on known ports, three a member: for clients, for peers, and for metrics where clients want
+    /// TLS. A second cluster there has the same ids. `tls`: as [`Cluster::start_tls`] has it.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start_at(program: &Path, ports: &[u16], dir: &Path, extra: &[&str], tls: Option<&Path>) -> Result<Self> {
+        let count = ports.len() / 3;
+        let mut extra: Vec<String> = extra.iter().map(ToString::to_string).collect();
+        if let Some(tls) = tls {
+            let file = |name: &str| tls.join(name).display().to_string();
+            extra.push(format!("--cert-file={}", file("server.crt")));
+            extra.push(format!("--key-file={}", file("server.key.insecure")));
+            extra.push(format!("--trusted-ca-file={}", file("ca.crt")));
+            extra.push("--client-cert-auth".to_owned());
+        }
+        let tls = tls.is_some();
         let peer = |i: usize| format!("http://127.0.0.1:{}", ports[3 * i + 1]);
         let initial: Vec<String> = (0..count).map(|i| format!("m{i}={}", peer(i))).collect();
         let (scheme, host) = if tls { ("https", "localhost") } else { ("http", "127.0.0.1") };
@@ -81,7 +86,7 @@ impl Cluster {
             if tls {
                 arguments.push(format!("--listen-metrics-urls=http://{metrics}"));
             }
-            arguments.extend(extra.iter().map(ToString::to_string));
+            arguments.extend(extra.iter().cloned());
             let log = dir.join(format!("m{i}.log"));
             let health = if tls { metrics } else { client.clone() };
             members.push(Member { program: program.to_owned(), arguments, client, health, data, log, process: None });
