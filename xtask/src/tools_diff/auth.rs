@@ -125,7 +125,7 @@ fn enabled() -> Vec<Line> {
         watch k1 --user ann:pw -w nosuch
         watch open --user ann:pw
         lease grant 100 --user ann:pw
-        lease list --user ann:pw
+        lease list
         member list
         member list --user ann:pw
         member list --user root:pw

@@ -39,6 +39,7 @@ const TERMS: &[Mask] = &[
     Mask::After("\"RaftAppliedIndex\" : "),
     // Which member answers.
     Mask::After("\"member_id\":"),
+    Mask::After("\"member_id\":\""),
     Mask::After("\"MemberID\" : "),
     SIZES[0],
     SIZES[1],
@@ -222,11 +223,9 @@ fn downgrade_alarm_snapshot() -> Vec<Line> {
 
 /// A quota so small that it is soon full.
 fn full() -> Vec<Line> {
-    let mut lines = Vec::new();
-    let value = "0123456789abcdef".repeat(6000);
-    for count in 0..3 {
-        lines.push(set(&format!("put k{count} {value}")));
-    }
+    let value: &'static str = Box::leak("0123456789abcdef".repeat(6000).into_boxed_str());
+    // The first fits, the second does not.
+    let mut lines = vec![set("put k0").stdin(value), ctl("put k1").stdin(value), ctl("put k1 -w json").stdin(value)];
     lines.extend(
         ctls(
             "

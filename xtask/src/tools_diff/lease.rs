@@ -16,12 +16,14 @@ fn lines() -> Vec<Line> {
         ctl("lease grant 200 --hex").mask(IDS),
         ctl("lease grant 200 -w protobuf"),
         ctl("lease grant 200 -w table"),
-        ctl("lease grant 0"),
-        ctl("lease grant -- -5"),
+        ctl("lease grant 0").mask(IDS),
+        ctl("lease grant -- -5").mask(IDS),
         ctl("lease grant 9000000001"),
         ctl("lease grant 0x10"),
         ctl("put k1 v --lease {L}"),
         ctl("put k2 v --lease={L} -w json"),
+        // Go lists the keys of a lease in any order.
+        set("del k2"),
         ctl("get k1 -w json"),
         ctl("get k1 -w fields"),
         ctl("get k1 -w fields --hex"),
@@ -56,7 +58,7 @@ fn lines() -> Vec<Line> {
     lines.push(ctl("get k --prefix"));
     for ends in [" -w json", " -w fields", " -w table", " -w protobuf", " --hex"] {
         lines.push(set("lease grant 100").capture("M", "lease "));
-        lines.push(ctl(&format!("lease revoke {{M}}{ends}")));
+        lines.push(ctl(&format!("lease revoke {{M}}{ends}")).mask(&[Mask::After("[] [] 0x")]));
     }
     lines
 }

@@ -108,6 +108,9 @@ pub fn end(name: &'static str, stop: Stop) -> Line {
 /// Every format, and bytes in hexadecimal.
 pub const FORMATS: [&str; 6] = ["", " -w json", " -w fields", " -w table", " -w protobuf", " --hex -w json"];
 
+/// Characters of a line that are shown.
+const LONGEST: usize = 300;
+
 impl Line {
     pub fn stdin(mut self, text: &'static str) -> Line {
         self.stdin = text;
@@ -178,6 +181,10 @@ impl Line {
         text.push_str(&format!("{} {}", self.tool.name(), self.words));
         if !self.stdin.is_empty() {
             text.push_str(&format!(" <<< {:?}", self.stdin));
+        }
+        if let Some((at, _)) = text.char_indices().nth(LONGEST) {
+            text.truncate(at);
+            text.push_str("...");
         }
         text
     }

@@ -41,11 +41,24 @@ pub struct Outcome {
     pub stderr: String,
     /// The tool is not there.
     pub absent: bool,
+    pub took: Took,
 }
+
+/// How long a line took; no two are told apart by it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Took(pub Duration);
+
+impl PartialEq for Took {
+    fn eq(&self, _: &Took) -> bool {
+        true
+    }
+}
+
+impl Eq for Took {}
 
 impl Outcome {
     pub fn shown(&self) -> String {
-        format!("  exit {}\n{}{}", self.code, self.stdout, self.stderr)
+        format!("  exit {} after {:.2} s\n{}{}", self.code, self.took.0.as_secs_f64(), self.stdout, self.stderr)
     }
 }
 
@@ -249,6 +262,7 @@ impl<'a> Stage<'a> {
 
     /// Waits for the end and masks what was said.
     fn finish(&mut self, process: Process, line: &Line, masked: &Line) -> Result<Outcome> {
+        let begin = process.begin;
         process.wait_for(line.stop)?;
         if line.stop != Stop::Never {
             run::signal(process.child.id(), Signal::INT);
@@ -274,7 +288,8 @@ impl<'a> Stage<'a> {
             }
             text
         };
-        Ok(Outcome { code, stdout: mask(&stdout), stderr: mask(&stderr), absent: false })
+        let took = Took(begin.elapsed());
+        Ok(Outcome { code, stdout: mask(&stdout), stderr: mask(&stderr), absent: false, took })
     }
 
     /// Captured ids, in hexadecimal or decimal, as their names.

@@ -9,8 +9,9 @@ const FORMATS: [&str; 6] = ["", " -w json", " -w fields", " -w table", " -w prot
 const FILE: &[Mask] = &[Mask::After("\"totalSize\":"), Mask::After("\"Size\" : ")];
 
 fn lines() -> Vec<Line> {
-    let mut lines = sets("put a 1\nput a 2\nput b 3\ndel b\nput c 4\nsnapshot save s.db");
-    for words in ["snapshot status s.db", "hashkv s.db", "hashkv s.db --rev 3"] {
+    let mut lines = sets("put a 1\nput a 2\nput b 3\ndel b\nput c 4\nsnapshot save s.db\nsnapshot save h.db");
+    // hashkv opens its file for writing, and leaves it changed.
+    for words in ["snapshot status s.db", "hashkv h.db", "hashkv h.db --rev 3"] {
         lines.extend(utl(words).mask(FILE).with(&FORMATS));
     }
     lines.extend(many(
@@ -21,8 +22,8 @@ fn lines() -> Vec<Line> {
         snapshot status .
         hashkv
         hashkv nosuch/x.db
-        hashkv s.db --rev 99
-        hashkv s.db --rev -1
+        hashkv h.db --rev 99
+        hashkv h.db --rev -1
         snapshot restore
         snapshot restore a b
         snapshot restore nosuch.db --data-dir d1
@@ -33,7 +34,7 @@ fn lines() -> Vec<Line> {
         snapshot restore s.db --data-dir d2 --initial-cluster default=nonsense
         snapshot restore s.db --data-dir d2 --initial-advertise-peer-urls http://h:1
         snapshot restore s.db --data-dir d2 --initial-advertise-peer-urls nonsense
-        snapshot restore s.db --data-dir d2 --initial-cluster a=http://h:1,a=http://h:2 --name a
+        snapshot restore s.db --data-dir d2 --initial-cluster a=http://h:1,a=http://h:1 --name a
         snapshot restore s.db --data-dir d2
         snapshot restore s.db --data-dir d2
         snapshot restore s.db --data-dir d3 --wal-dir d2
@@ -62,6 +63,7 @@ fn lines() -> Vec<Line> {
         ",
         utl,
     ));
+    lines.push(utl("snapshot restore h.db --data-dir d9").mask(&[Mask::Lines("expected sha256 [")]));
     // What was restored, read by both.
     for dir in ["d2", "default.etcd", "d4", "d5", "d6"] {
         for words in ["snapshot status", "hashkv"] {
