@@ -1,7 +1,7 @@
 //! The key index: which revisions each key has, in key order, in memory.
 //!
-//! A B+ tree. A leaf holds up to 64 keys, their bytes side by side in one buffer, and a [`State`] for each. An inner node
-//! keeps, for each child, three numbers about the keys under it:
+//! A B+ tree. A leaf holds up to 64 keys in one buffer, what they all begin with stored once, and a [`State`] for each. An
+//! inner node keeps, for each child, three numbers about the keys under it:
 //!
 //! * `live`: keys that exist at the newest revision, so that counting a range adds up a few children instead of visiting
 //!   keys;
@@ -134,7 +134,7 @@ impl Inner {
                 into.states.extend(right.states);
             }
             (Node::Inner(into), Node::Inner(right)) => {
-                into.separators.insert(into.separators.len(), self.separators.get(left));
+                into.separators.insert(into.separators.len(), &self.separators.get(left));
                 into.separators.append(&right.separators);
                 into.children.extend(right.children);
             }
@@ -206,20 +206,22 @@ impl Node {
         }
     }
 
-    /// Visits states from `low` up to `high` (exclusive, open when none), each with its key.
-    fn visit<'t>(
-        &'t self,
+    /// Visits states from `low` up to `high` (exclusive, open when none), each with its key, which is put together in `key`.
+    fn visit(
+        &self,
         low: Option<&[u8]>,
         high: Option<&[u8]>,
         skip: &impl Fn(&Totals) -> bool,
-        visit: &mut impl FnMut(&'t [u8], &'t State) -> ControlFlow<()>,
+        key: &mut Vec<u8>,
+        visit: &mut impl FnMut(&[u8], &State) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         match self {
             Self::Leaf(leaf) => {
                 let from = low.map_or(0, |low| leaf.keys.below(low));
                 let to = high.map_or(leaf.keys.len(), |high| leaf.keys.below(high));
                 for at in from..to {
-                    visit(leaf.keys.get(at), &leaf.states[at])?;
+                    leaf.keys.write(at, key);
+                    visit(key, &leaf.states[at])?;
                 }
             }
             Self::Inner(inner) => {
@@ -228,7 +230,7 @@ impl Node {
                     let child = &inner.children[at];
                     if !skip(&child.totals) {
                         let (low, high) = (low.filter(|_| at == from), high.filter(|_| at == to));
-                        child.node.visit(low, high, skip, visit)?;
+                        child.node.visit(low, high, skip, key, visit)?;
                     }
                 }
             }
@@ -289,7 +291,8 @@ impl Node {
                     if child.totals.dirty == 0 {
                         continue;
                     }
-                    let upper = if i < inner.separators.len() { Some(inner.separators.get(i)) } else { upper };
+                    let separator = (i < inner.separators.len()).then(|| inner.separators.get(i));
+                    let upper = separator.as_deref().or(upper);
                     let from = from.filter(|_| i == first);
                     flow = child.node.prune(&mut child.totals, from, upper, at, budget, dead);
                     if flow.is_break() {
@@ -331,7 +334,7 @@ impl Leaf {
     ) -> (R, Option<Split>) {
         let place = self.keys.place(key);
         let mut state = place.ok().map(|at| {
-            let hole = State::first(self.states[at].last(), 0, 0);
+            let hole = State::hole(self.states[at].last());
             std::mem::replace(&mut self.states[at], hole)
         });
         if let Some(state) = &state {
@@ -368,7 +371,7 @@ impl Leaf {
         let at = if inserted + 1 == len { len - 1 } else { len / 2 };
         let right = Self { keys: self.keys.split_off(at), states: self.states.split_off(at) };
         self.states.shrink_to(at + GROWTH * usize::from(at == len / 2));
-        Split { separator: right.keys.get(0).to_vec(), right: Node::Leaf(right) }
+        Split { separator: right.keys.get(0), right: Node::Leaf(right) }
     }
 
     fn prune(&mut self, first: usize, at: i64, dead: &mut Vec<Revision>) {
@@ -405,7 +408,7 @@ impl Inner {
         }
         let at = if touched + 2 >= len { len - 2 } else { len / 2 };
         let mut separators = self.separators.split_off(at - 1);
-        let separator = separators.get(0).to_vec();
+        let separator = separators.get(0);
         separators.remove(0);
         let right = Self { separators, children: self.children.split_off(at) };
         self.children.shrink_to(at);
@@ -528,18 +531,18 @@ impl Index {
     }
 
     /// Visits the keys of `[low, high)` (open end: `None`) that existed at `at`, in key order, until `visit` breaks.
-    pub fn range<'t>(
-        &'t self,
+    pub fn range(
+        &self,
         low: &[u8],
         high: Option<&[u8]>,
         at: i64,
-        mut visit: impl FnMut(&'t [u8], Found) -> ControlFlow<()>,
+        mut visit: impl FnMut(&[u8], Found) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         if high.is_some_and(|high| high <= low) {
             return ControlFlow::Continue(());
         }
         let skip = |totals: &Totals| totals.live == 0 && totals.newest <= at;
-        self.root.visit(Some(low), high, &skip, &mut |key, state| match state.at(at) {
+        self.root.visit(Some(low), high, &skip, &mut Vec::new(), &mut |key, state| match state.at(at) {
             Some(found) => visit(key, found),
             None => ControlFlow::Continue(()),
         })
@@ -547,13 +550,13 @@ impl Index {
 
     /// Visits, in key order from `low` on, the newest revision at or below `at` of every key that has one, tombstones
     /// included.
-    pub(crate) fn last_at<'t>(
-        &'t self,
+    pub(crate) fn last_at(
+        &self,
         low: &[u8],
         at: i64,
-        mut visit: impl FnMut(&'t [u8], Slot) -> ControlFlow<()>,
+        mut visit: impl FnMut(&[u8], Slot) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        self.root.visit(Some(low), None, &|_| false, &mut |key, state| match state.last_at(at) {
+        self.root.visit(Some(low), None, &|_| false, &mut Vec::new(), &mut |key, state| match state.last_at(at) {
             Some(slot) => visit(key, slot),
             None => ControlFlow::Continue(()),
         })
@@ -594,11 +597,11 @@ impl Index {
             match node {
                 Node::Leaf(leaf) => {
                     assert_eq!(leaf.keys.len(), leaf.states.len());
-                    let keys: Vec<&[u8]> = (0..leaf.keys.len()).map(|at| leaf.keys.get(at)).collect();
+                    let keys: Vec<Vec<u8>> = (0..leaf.keys.len()).map(|at| leaf.keys.get(at)).collect();
                     assert!(keys.is_sorted() && keys.len() <= FANOUT);
                     leaf.keys.check();
-                    assert!(keys.first().is_none_or(|key| low.is_none_or(|low| low <= *key)));
-                    assert!(keys.last().is_none_or(|key| high.is_none_or(|high| *key < high)));
+                    assert!(keys.first().is_none_or(|key| low.is_none_or(|low| low <= key.as_slice())));
+                    assert!(keys.last().is_none_or(|key| high.is_none_or(|high| key.as_slice() < high)));
                     depth
                 }
                 Node::Inner(inner) => {
@@ -606,8 +609,9 @@ impl Index {
                     assert!(inner.children.len() <= FANOUT);
                     let depths: Vec<usize> = (0..inner.children.len())
                         .map(|at| {
-                            let low = if at == 0 { low } else { Some(inner.separators.get(at - 1)) };
-                            let high = if at < inner.separators.len() { Some(inner.separators.get(at)) } else { high };
+                            let above = at.checked_sub(1).map(|at| inner.separators.get(at));
+                            let below = (at < inner.separators.len()).then(|| inner.separators.get(at));
+                            let (low, high) = (above.as_deref().or(low), below.as_deref().or(high));
                             walk(&inner.children[at].node, &inner.children[at].totals, low, high, depth + 1)
                         })
                         .collect();

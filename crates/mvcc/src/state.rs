@@ -1,7 +1,7 @@
 //! What the index knows of one key: its revisions, oldest first, and for each run of them the create revision and the
 //! version the run starts from.
 //!
-//! Nearly every key has one life and one or two revisions between compactions, so those sit inline in 40 bytes; a key with
+//! Nearly every key has one life and one or two revisions between compactions, so those sit inline in 32 bytes; a key with
 //! more moves to the heap and comes back when compaction has thinned it out.
 
 use std::num::NonZeroU32;
@@ -69,13 +69,16 @@ pub struct Found {
 
 #[derive(Clone, Debug)]
 pub(crate) enum State {
-    /// One life, at most two revisions. `version` is the one of `last`; `prev`, when there, is the put before it.
+    /// One life, at most two revisions. `prev`, when there, is the put before `last`.
     Few {
-        create: i64,
-        version: i64,
+        /// Main revision of `last` less the one that began the life.
+        age: u32,
+        /// The one of `last`.
+        version: u32,
         last: Slot,
         prev: Option<Slot>,
     },
+    /// Also a key whose numbers are too large for the other form.
     Many(Box<Many>),
 }
 
@@ -115,7 +118,20 @@ impl Many {
 
 impl State {
     pub(crate) fn first(slot: Slot, create: i64, version: i64) -> Self {
-        Self::Few { create, version, last: slot, prev: None }
+        Self::few(create, version, slot, None).unwrap_or_else(|| {
+            Self::Many(Box::new(Many { slots: vec![slot], runs: vec![Run { start: 0, create, version }] }))
+        })
+    }
+
+    /// Stands for a moment where a state was taken out.
+    pub(crate) fn hole(slot: Slot) -> Self {
+        Self::Few { age: 0, version: 0, last: slot, prev: None }
+    }
+
+    /// The inline form, `None` when a number is too large for it.
+    fn few(create: i64, version: i64, last: Slot, prev: Option<Slot>) -> Option<Self> {
+        let age = u32::try_from(last.main().checked_sub(create)?).ok()?;
+        Some(Self::Few { age, version: u32::try_from(version).ok()?, last, prev })
     }
 
     pub(crate) fn last(&self) -> Slot {
@@ -133,19 +149,20 @@ impl State {
     pub(crate) fn dirty(&self) -> bool {
         match self {
             Self::Few { last, prev, .. } => prev.is_some() || last.tombstone(),
-            Self::Many(_) => true,
+            Self::Many(many) => many.slots.len() > 1 || self.last().tombstone(),
         }
     }
 
     /// The key as it stood at main revision `at`, `None` when it did not exist then.
     pub(crate) fn at(&self, at: i64) -> Option<Found> {
         match self {
-            Self::Few { create, version, last, prev } => {
+            Self::Few { age, version, last, prev } => {
+                let (create, version) = (last.main() - i64::from(*age), i64::from(*version));
                 if last.main() <= at {
-                    (!last.tombstone()).then(|| Found { modified: last.rev(), create: *create, version: *version })
+                    (!last.tombstone()).then(|| Found { modified: last.rev(), create, version })
                 } else {
                     let prev = prev.filter(|prev| prev.main() <= at && !prev.tombstone())?;
-                    Some(Found { modified: prev.rev(), create: *create, version: *version - 1 })
+                    Some(Found { modified: prev.rev(), create, version: version - 1 })
                 }
             }
             Self::Many(many) => many.found(many.position(at)?),
@@ -195,19 +212,21 @@ impl State {
     fn push(&mut self, slot: Slot, create: i64, version: i64) {
         debug_assert!(self.last().rev() < slot.rev(), "revisions of a key ascend");
         match self {
-            Self::Few { create: old_create, version: old_version, last, prev } => {
-                let follows = !last.tombstone() && *old_create == create && *old_version + 1 == version;
-                if follows && prev.is_none() {
-                    *prev = Some(*last);
-                    *last = slot;
-                    *old_version = version;
+            Self::Few { age, version: old_version, last, prev } => {
+                let (old_create, old_version) = (last.main() - i64::from(*age), i64::from(*old_version));
+                let follows = !last.tombstone() && old_create == create && old_version + 1 == version;
+                if follows
+                    && prev.is_none()
+                    && let Some(few) = Self::few(create, version, slot, Some(*last))
+                {
+                    *self = few;
                     return;
                 }
                 let mut slots = Vec::with_capacity(4);
                 slots.extend(*prev);
                 slots.push(*last);
                 let start = slots.len() as u32;
-                let first = Run { start: 0, create: *old_create, version: *old_version - i64::from(start) + 1 };
+                let first = Run { start: 0, create: old_create, version: old_version - i64::from(start) + 1 };
                 let mut runs = vec![first];
                 if !follows {
                     runs.push(Run { start, create, version });
@@ -294,8 +313,8 @@ impl Many {
     fn few(&self) -> Option<State> {
         let [run] = self.runs[..] else { return None };
         match self.slots[..] {
-            [last] => Some(State::Few { create: run.create, version: run.version, last, prev: None }),
-            [prev, last] => Some(State::Few { create: run.create, version: run.version + 1, last, prev: Some(prev) }),
+            [last] => State::few(run.create, run.version, last, None),
+            [prev, last] => State::few(run.create, run.version + 1, last, Some(prev)),
             _ => None,
         }
     }
@@ -310,8 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_forty_bytes_and_slots_keep_what_they_are_given() {
-        assert_eq!((size_of::<Slot>(), size_of::<State>()), (12, 40));
+    fn a_state_is_thirty_two_bytes_and_slots_keep_what_they_are_given() {
+        assert_eq!((size_of::<Slot>(), size_of::<State>()), (12, 32));
         for (main, sub, tombstone) in [(1, 0, false), (i64::MAX, MAX_SUB, true), (1 << 40, 3, true)] {
             let slot = Slot::new(Revision::new(main, sub), tombstone).expect("in bounds");
             assert_eq!((slot.rev(), slot.tombstone()), (Revision::new(main, sub), tombstone));
@@ -341,6 +360,28 @@ mod tests {
         assert_eq!(compact(4), (true, vec![3]));
         assert_eq!(compact(5), (true, vec![4]));
         assert_eq!(compact(6), (false, vec![5]));
+    }
+
+    #[test]
+    fn numbers_too_large_for_the_inline_form_are_kept_all_the_same() {
+        let far = 1 << 40;
+        for (create, version) in [(1, 1), (far - 5, far), (i64::MIN, 3), (far + 1, 2), (far, -7)] {
+            let mut state = State::first(put(far), create, version);
+            let found = Found { modified: Revision::new(far, 0), create, version };
+            assert_eq!((state.at(far), state.dirty()), (Some(found), false));
+            assert_eq!(state.put(put(far + 2)).version, version + 1);
+            assert!(state.dirty());
+            assert_eq!(state.at(far + 1), Some(found));
+            let mut dead = Vec::new();
+            assert!(state.compact(far + 2, &mut dead));
+            assert_eq!((dead, state.dirty()), (vec![Revision::new(far, 0)], false));
+            assert_eq!(state.at(far + 2).map(|found| (found.create, found.version)), Some((create, version + 1)));
+        }
+        // A life that grows out of the inline form.
+        let mut state = State::first(put(1), 1, 1);
+        assert_eq!(state.put(put(far)), Found { modified: Revision::new(far, 0), create: 1, version: 2 });
+        assert!(matches!(state, State::Many(_)));
+        assert_eq!(state.at(2).map(|found| found.version), Some(1));
     }
 
     #[test]
