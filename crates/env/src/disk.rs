@@ -100,7 +100,7 @@ pub trait DiskFile: Send + Sync {
         None
     }
     /// The first `len` bytes of the file, without copying where the platform can. The caller promises that nobody
-    /// writes to or cuts these bytes while the result lives: only sealed, immutable files are mapped.
+    /// writes to or cuts these bytes while the result lives: they are written and synced, and final.
     fn map(&self, len: u64) -> io::Result<Bytes>;
 }
 

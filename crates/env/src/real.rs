@@ -184,10 +184,10 @@ impl DiskFile for RealFile {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        // SAFETY: a mapping is sound while nobody changes or cuts the file below it. Only sealed segments are mapped:
-        // no code writes to one after its seal, and an unlink leaves the mapped inode alone. Another process could
-        // break this only by writing into the data directory, which is mode 0700 and locked; see
-        // docs/adr/0001-mmap-sealed-segments.md.
+        // SAFETY: a mapping is sound while nobody changes or cuts the file below it. Only bytes that are final are
+        // mapped: no code writes to a segment after its seal, or to what it has written and synced of a growing one,
+        // and an unlink leaves the mapped inode alone. Another process could break this only by writing into the data
+        // directory, which is mode 0700 and locked; see docs/adr/0001-mmap-sealed-segments.md.
         #[allow(unsafe_code)]
         let map = unsafe { memmap2::MmapOptions::new().len(len).map(&self.file)? };
         Ok(Bytes::from_owner(map))

@@ -1,5 +1,7 @@
-//! The segment that grows: its frames in memory, and the index readers use while the writer appends.
+//! The segment that grows, and the index readers use while the writer appends. What is on disk is read from there,
+//! mapped; only the frames that no job has written yet, and a few after those, are in memory.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -24,8 +26,10 @@ pub(crate) struct Active {
 struct Inner {
     chunks: Vec<Vec<Slot>>,
     count: usize,
-    /// Offset in the file and bytes of each frame.
-    frames: Vec<(u32, Bytes)>,
+    /// The file's first bytes, written and synced: they never change again.
+    mapped: Bytes,
+    /// Offset in the file and bytes of each frame behind those.
+    frames: VecDeque<(u32, Bytes)>,
 }
 
 impl Active {
@@ -36,7 +40,7 @@ impl Active {
     /// Adds a frame; its records are readable on return.
     pub fn push(&self, offset: u32, frame: Bytes, slots: &[Slot]) {
         let mut inner = self.inner.write();
-        inner.frames.push((offset, frame));
+        inner.frames.push_back((offset, frame));
         if let Some(slot) = slots.first() {
             self.first.get_or_init(|| slot.rev());
         }
@@ -47,6 +51,22 @@ impl Active {
             inner.chunks.last_mut().expect("just pushed").push(*slot);
             inner.count += 1;
         }
+    }
+
+    /// Takes the file's first bytes, which end with a frame and are durable, in the place of the frames in memory.
+    pub fn settle(&self, mapped: Bytes) {
+        let mut inner = self.inner.write();
+        let on_disk = inner.frames.partition_point(|(offset, _)| (*offset as usize) < mapped.len());
+        let old = (inner.frames.drain(..on_disk).collect::<Vec<_>>(), std::mem::replace(&mut inner.mapped, mapped));
+        inner.frames.shrink_to_fit();
+        drop(inner);
+        // Not under the lock: freeing megabytes takes a while.
+        drop(old);
+    }
+
+    /// Bytes that [`Self::settle`] was given last.
+    pub fn settled(&self) -> u64 {
+        self.inner.read().mapped.len() as u64
     }
 
     /// Records so far.
@@ -116,9 +136,13 @@ impl Inner {
 
     /// The whole record, checksum not verified.
     fn record(&self, slot: &Slot) -> Option<Bytes> {
-        let at = self.frames.partition_point(|(offset, _)| *offset <= slot.offset).checked_sub(1)?;
-        let (offset, frame) = &self.frames[at];
-        let start = (slot.offset - offset) as usize;
+        let (frame, start) = if (slot.offset as usize) < self.mapped.len() {
+            (&self.mapped, slot.offset as usize)
+        } else {
+            let at = self.frames.partition_point(|(offset, _)| *offset <= slot.offset).checked_sub(1)?;
+            let (offset, frame) = &self.frames[at];
+            (frame, (slot.offset - offset) as usize)
+        };
         let total = Head::parse(frame.get(start..)?)?.total();
         Some(frame.slice(start..start + total))
     }

@@ -116,6 +116,8 @@ pub(crate) struct Tail {
 }
 
 const COALESCE: usize = 1 << 20;
+/// Bytes on disk that stay in memory as well, before the file is mapped anew.
+const SETTLE: u64 = 1 << 20;
 /// How far ahead of the writing space is reserved.
 const STEP_MIN: u64 = 256 << 10;
 const STEP_MAX: u64 = 4 << 20;
@@ -143,6 +145,12 @@ impl Tail {
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.file.write_all_at(bytes, self.written).map_err(Error::io(&self.path, "write"))?;
         self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Lets readers take what is written from the file instead of memory.
+    pub fn settle(&self, active: &Active) -> Result<(), Error> {
+        active.settle(self.file.map(self.written).map_err(Error::io(&self.path, "map"))?);
         Ok(())
     }
 
@@ -178,6 +186,8 @@ pub(crate) struct WriteJob {
     pub store: Arc<Store>,
     pub generation: u64,
     pub tail: Tail,
+    /// The segment of the file.
+    pub active: Arc<Active>,
     pub frames: Vec<Bytes>,
     pub seq: u64,
     pub index: Index,
@@ -195,6 +205,10 @@ impl WriteJob {
     fn run(mut self) -> Result<WriteDone, Error> {
         self.tail.write(&self.store, &self.frames)?;
         self.tail.sync()?;
+        self.frames = Vec::new();
+        if self.tail.written - self.active.settled() >= SETTLE.min(self.store.options.segment_bytes / 4) {
+            self.tail.settle(&self.active)?;
+        }
         Ok(WriteDone { generation: self.generation, tail: self.tail, seq: self.seq, index: self.index })
     }
 }

@@ -412,7 +412,8 @@ impl Log {
         self.log_job_out = true;
         self.pending_since = None;
         let (store, generation) = (Arc::clone(&self.store), self.generation);
-        Some(Work::Write(WriteJob { store, generation, tail, frames, seq, index }))
+        let active = Arc::clone(&self.active.active);
+        Some(Work::Write(WriteJob { store, generation, tail, active, frames, seq, index }))
     }
 
     fn seal_job(&mut self) -> Option<Work> {

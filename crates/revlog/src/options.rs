@@ -23,7 +23,6 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            // An active segment is also held in memory, so this is what it costs in RAM.
             segment_bytes: 32 << 20,
             sync_interval: 1_000_000_000,
             sync_bytes: 16 << 20,

@@ -228,6 +228,7 @@ fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -
     for (offset, frame, slots) in frames {
         active.push(offset, frame, &slots);
     }
+    tail.settle(&active)?;
     Ok(Tip {
         active: Arc::new(active),
         tail,
