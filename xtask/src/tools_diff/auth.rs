@@ -1,5 +1,6 @@
 //! Users, roles, and a cluster that asks who is there.
 
+use super::kv::SIZES;
 use super::line::{Line, Scenario, ctl, ctls, set, sets};
 use super::mask::Mask;
 
@@ -191,11 +192,12 @@ fn enabled() -> Vec<Line> {
     lines
 }
 
+/// Sizes, and how far the log has come, which follows how often somebody was asked who he is.
+const MASKS: &[Mask] =
+    &[SIZES[0], SIZES[1], SIZES[2], SIZES[3], Mask::After("\"RaftIndex\" : "), Mask::After("\"RaftAppliedIndex\" : ")];
+
 pub fn scenarios() -> Vec<Scenario> {
-    let scenario = |name, lines| Scenario {
-        flags: &["--bcrypt-cost=4"],
-        masks: super::kv::SIZES,
-        ..Scenario::one(name, vec![lines])
-    };
+    let scenario =
+        |name, lines| Scenario { flags: &["--bcrypt-cost=4"], masks: MASKS, ..Scenario::one(name, vec![lines]) };
     vec![scenario("auth administration", administration()), scenario("auth enabled", enabled())]
 }

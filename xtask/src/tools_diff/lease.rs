@@ -58,7 +58,9 @@ fn lines() -> Vec<Line> {
     lines.push(ctl("get k --prefix"));
     for ends in [" -w json", " -w fields", " -w table", " -w protobuf", " --hex"] {
         lines.push(set("lease grant 100").capture("M", "lease "));
-        lines.push(ctl(&format!("lease revoke {{M}}{ends}")).mask(&[Mask::After("[] [] 0x")]));
+        let line = ctl(&format!("lease revoke {{M}}{ends}"));
+        let reason = "Go's fails with an address in memory once the lease is gone; ours prints the response";
+        lines.push(if ends.ends_with("protobuf") { line.kept(reason) } else { line });
     }
     lines
 }
