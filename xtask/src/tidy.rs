@@ -2,7 +2,7 @@
 //!
 //! * Arrows: a crate depends on no crate that [`CRATES`] does not allow it.
 //! * The core stays synchronous: no runtime, no clock, no file system but through `env`.
-//! * No unsafe code outside `env`; no leftovers; no line too wide; no path of somebody's machine.
+//! * No unsafe code in the core outside `env`; no leftovers; no line too wide; no path of somebody's machine.
 //! * Living documents: every call and flag is in docs/compat.md, every crate in ARCHITECTURE.md, and each file these name exists.
 
 use std::collections::BTreeMap;
@@ -94,8 +94,7 @@ const NOT_CALLED_IN_CORE: &[&str] = &[
     "fs::OpenOptions",
 ];
 
-/// Code is formatted to 120; comments and what rustfmt leaves alone may reach this. A line with a string literal may go
-/// further, since rustfmt breaks none.
+/// Code is formatted to 120; comments may reach this.
 const WIDEST: usize = 127;
 
 const SKIPPED: &[&str] = &[".git", "target", "gen", "node_modules"];
@@ -288,8 +287,9 @@ fn source(path: &Path, text: &str) -> Vec<String> {
             continue;
         }
         let width = line.chars().count();
-        // A row of a table in a comment cannot be broken either.
-        if width > WIDEST && !line.contains('"') && !line.starts_with("//! |") {
+        // Code is the formatter's, which breaks no literal; a row of a table in a comment cannot be broken either.
+        let comment = line.trim_start().starts_with("//") && !line.starts_with("//! |");
+        if width > WIDEST && comment && !line.contains('"') {
             fault(format!("{width} characters wide, at most {WIDEST}"));
         }
         for word in ["todo!(", "unimplemented!(", "dbg!(", "FIXME", "XXX"] {
@@ -369,6 +369,6 @@ mod tests {
         assert_eq!(find("crates/api/src/a.rs", "#[ignore]\n    dbg!(1);\n// FIXME"), 3);
         assert_eq!(find("docs/a.md", "see `/home/me/notes`"), 1);
         assert_eq!(find("docs/a.md", "see https://example.org/home/ and a/work/b"), 0);
-        assert_eq!(find("crates/api/src/a.rs", &"x".repeat(WIDEST + 1)), 1);
+        assert_eq!(find("crates/api/src/a.rs", &format!("// {}", "x".repeat(WIDEST))), 1);
     }
 }

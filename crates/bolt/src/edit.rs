@@ -110,6 +110,33 @@ impl<R: ReadAt> Edit<'_, R> {
         Ok(())
     }
 
+    /// The last key of a bucket that this edit has not changed; `None` when it is empty or absent.
+    ///
+    /// # Errors
+    /// Any fault on the way to it.
+    pub fn last_key(&self, name: &[u8]) -> Result<Option<Bytes>, Error> {
+        let path = self.right_edge(name)?;
+        Ok(path.last().and_then(|leaf| leaf.len().checked_sub(1).map(|last| leaf.key_bytes(last))))
+    }
+
+    /// The pages from a bucket's root to its last leaf.
+    fn right_edge(&self, name: &[u8]) -> Result<Vec<Page>, Error> {
+        let mut path: Vec<Page> = Vec::new();
+        let Some(header) = self.buckets.get(name) else { return Ok(path) };
+        let mut page = self.reader.root_page(header)?;
+        while page.kind == Kind::Branch {
+            let last = page.len().checked_sub(1).ok_or(Error::Page { id: page.id, fault: Fault::Empty })?;
+            let child = page.word(last);
+            path.push(page);
+            if path.len() > MAX_DEPTH {
+                return Err(Error::Page { id: child, fault: Fault::Depth });
+            }
+            page = self.reader.tree_page(child)?;
+        }
+        path.push(page);
+        Ok(path)
+    }
+
     /// All changes, down to the new root.
     ///
     /// # Errors
@@ -260,14 +287,16 @@ mod tests {
             let reader = BoltReader::open(Bytes::from(before.clone())).expect("opens");
             let mut edit = reader.edit().expect("an edit");
             let members: BTreeMap<Bytes, Bytes> = [("m".into(), Bytes::from(vec![7; 9_000]))].into();
+            assert_eq!(edit.last_key(b"key").expect("sound").is_none(), pairs == 0);
             edit.replace(b"members", &members).expect("fits");
             edit.replace(b"meta", &BTreeMap::new()).expect("fits");
             let key = Bytes::copy_from_slice(&(pairs + 1).to_be_bytes());
-            edit.append(b"key", key.clone(), Bytes::new()).expect("above the last");
             if pairs > 0 {
                 let low = Bytes::copy_from_slice(&pairs.to_be_bytes());
                 assert!(edit.append(b"key", low, Bytes::new()).is_err(), "not above the last");
             }
+            edit.append(b"key", key.clone(), Bytes::new()).expect("above the last");
+            assert!(edit.append(b"meta", "a".into(), Bytes::new()).is_err(), "its pages are not in the file yet");
             let patch = edit.finish().expect("a patch");
             let unchanged = content(&before);
             wanted.insert("members".into(), members);

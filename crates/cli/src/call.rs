@@ -7,8 +7,8 @@ use crate::{Failure, Tool, words};
 
 /// A parsed command line.
 ///
-/// Getters by name answer the kind's zero for a flag that was never declared or is of another kind: tests of the tools ask
-/// [`Command::faults`] and run every command, so that such a mistake of ours does not last.
+/// Getters by name answer the kind's zero for a flag that was never declared or is of another kind: tests of the tools
+/// ask [`Command::faults`] and run every command, so that such a mistake of ours does not last.
 #[derive(Clone)]
 pub struct Call {
     pub(crate) tool: Tool,
@@ -132,11 +132,11 @@ impl Call {
         crate::flags::usages(entries.iter())
     }
 
-    /// This call with the environment applied to the flags declared above the command, as etcdctl does it before it connects: a
-    /// variable sets a flag that was not given; values that don't parse are passed over.
+    /// This call with the environment applied to the flags declared above the command, as etcdctl does it before it
+    /// connects: a variable sets a flag that was not given; values that don't parse are passed over.
     ///
-    /// Warns on stderr about variables with the tool's prefix that are no flag's. `silent`: names of flags whose variables are known
-    /// though no such flags exist (`watch-key`).
+    /// Warns on stderr about variables with the tool's prefix that are no flag's. `silent`: names of flags whose
+    /// variables are known though no such flags exist (`watch-key`).
     /// # Errors
     /// A variable and its flag are both given; said on stderr, exit code 1.
     pub fn environment(&self, silent: &[&str]) -> Result<Call, Failure> {

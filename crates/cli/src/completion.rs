@@ -1,7 +1,8 @@
 //! What the shells ask: the `help`, `__complete` and `completion` commands.
 //!
-//! A completion script calls `tool __complete WORDS...` at each press of the tab key; the last word is the one being typed. The answer
-//! is one choice a line, perhaps with a tab and a description, then `:N`, in which each bit tells the shell something.
+//! A completion script calls `tool __complete WORDS...` at each press of the tab key; the last word is the one being
+//! typed. The answer is one choice a line, perhaps with a tab and a description, then `:N`, in which each bit tells the
+//! shell something.
 
 mod scripts;
 
@@ -59,8 +60,12 @@ pub(crate) fn long_of(tool: &Tool, command: &'static Command) -> Option<String> 
         let long = "Help provides help for any command in the application.\nSimply type";
         return Some(format!("{long} {name} help [path to command] for full details."));
     }
-    let ours = std::ptr::eq(command, &COMPLETION) || COMPLETION.commands.iter().any(|one| std::ptr::eq(*one, command));
-    ours.then(|| command.long.replace("@name@", name))
+    is_own_completion(command).then(|| command.long.replace("@name@", name))
+}
+
+/// cobra's own `completion`, or a shell below it.
+fn is_own_completion(command: &'static Command) -> bool {
+    std::ptr::eq(command, &COMPLETION) || COMPLETION.commands.iter().any(|one| std::ptr::eq(*one, command))
 }
 
 /// Commands of the root that exist only when they are called.
@@ -281,6 +286,9 @@ fn words_for(tool: &Tool, path: &[&'static Command], set: &FlagSet, positional: 
             );
         }
         return Answer::of(found, directive);
+    }
+    if is_own_completion(command) {
+        directive = Directive::NoFiles;
     }
     if is_help(command) {
         let below = tool.find(positional);

@@ -63,7 +63,8 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// Makes the variables with `prefix` the defaults of flags, as viper reads them: an empty one is none, one that doesn't parse is zero.
+/// Makes the variables with `prefix` the defaults of flags, as viper reads them: an empty one is none, one that doesn't
+/// parse is zero.
 pub(crate) fn defaults(set: &mut FlagSet, prefix: &str, variable_of: impl Fn(&str) -> Option<String>) {
     for entry in set.entries_mut().iter_mut().filter(|entry| !entry.automatic) {
         let Some(word) = variable_of(&variable(prefix, entry.flag.name)).filter(|word| !word.is_empty()) else {

@@ -1,7 +1,7 @@
 //! Flag sets as pflag has them: values, parsing, and the lines of the help.
 //!
-//! A set is built for one command: its own flags, its persistent ones, and those of everything above it. The words are the user's;
-//! whatever they hold ends as a value or as an error text.
+//! A set is built for one command: its own flags, its persistent ones, and those of everything above it. The words are
+//! the user's; whatever they hold ends as a value or as an error text.
 
 use std::borrow::Cow;
 

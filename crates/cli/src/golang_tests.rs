@@ -1,4 +1,5 @@
-//! `testdata/golang.golden`: what Go 1.25 answered, a line each: function, input and answer in hexadecimal, errors as `error: TEXT`.
+//! `testdata/golang.golden`: what Go 1.25 answered, a line each: function, input and answer in hexadecimal, errors as
+//! `error: TEXT`.
 
 use crate::flags::Value;
 use crate::{Kind, golang, json, words};

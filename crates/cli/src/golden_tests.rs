@@ -1,7 +1,7 @@
 //! The table of etcdutl against what etcdutl 3.7.3 printed.
 //!
-//! `testdata/etcdutl.golden` was written by running Go's etcdutl: `######## COMMAND LINE`, the exit code, stdout, stderr. No line of it
-//! gets as far as doing something, so the commands here do nothing.
+//! `testdata/etcdutl.golden` was written by running Go's etcdutl: `######## COMMAND LINE`, the exit code, stdout,
+//! stderr. No line of it gets as far as doing something, so the commands here do nothing.
 
 use crate::{Args, Call, Command, Failure, Flag, Help, Tool, completion, output};
 

@@ -1,4 +1,5 @@
-//! JSON spelled as Go's `encoding/json` spells it: no spaces, `<`, `>` and `&` escaped, bytes in base64, numbers of any size as digits.
+//! JSON spelled as Go's `encoding/json` spells it: no spaces, `<`, `>` and `&` escaped, bytes in base64, numbers of any
+//! size as digits.
 //!
 //! ```
 //! use dolmen_cli::json::{self, Object};

@@ -1,7 +1,9 @@
-//! What etcd's command-line tools have in common: commands, flags and help, and Go's way with numbers, quotes, JSON and tables.
+//! What etcd's command-line tools have in common: commands, flags and help, and Go's way with numbers, quotes, JSON and
+//! tables.
 //!
-//! etcdctl, etcdutl and etcd-defrag are Go programs on the library pair cobra (commands, help, completion) and pflag (flags). Scripts
-//! depend on what those print and on when they refuse, so this crate behaves as cobra 1.10 and pflag 1.0.10 do, byte for byte.
+//! etcdctl, etcdutl and etcd-defrag are Go programs on the library pair cobra (commands, help, completion) and pflag
+//! (flags). Scripts depend on what those print and on when they refuse, so this crate behaves as cobra 1.10 and pflag
+//! 1.0.10 do, byte for byte.
 //!
 //! # Declaring a tool
 //!
@@ -46,18 +48,19 @@
 //! ```
 //!
 //! * Children stand in the order in which the Go tool adds them: suggestions follow it. Help sorts by itself.
-//! * `-h/--help`, `help [command]`, `__complete` and `__completeNoDesc` exist without being declared. `completion` is declared, with
-//!   [`completion::run`] as what it runs, as etcdctl and etcdutl do it.
-//! * Checks that cobra makes (`Args`, `required` flags) fail with the error and the usage, exit code 1. Checks that the tool makes in
-//!   `run` fail with a [`Failure`] and its code.
-//! * Environment variables are read when `run` asks for them by [`Call::environment`], as etcdctl does: commands that never connect
-//!   do not look at them.
-//! * Put [`Command::faults`] of the root into a unit test: it finds twice declared flags, defaults that don't parse, unknown groups.
+//! * `-h/--help`, `help [command]`, `__complete` and `__completeNoDesc` exist without being declared. `completion` is
+//!   declared, with [`completion::run`] as what it runs, as etcdctl and etcdutl do it.
+//! * Checks that cobra makes (`Args`, `required` flags) fail with the error and the usage, exit code 1. Checks that the
+//!   tool makes in `run` fail with a [`Failure`] and its code.
+//! * Environment variables are read when `run` asks for them by [`Call::environment`], as etcdctl does: commands that
+//!   never connect do not look at them.
+//! * Put [`Command::faults`] of the root into a unit test: it finds twice declared flags, defaults that don't parse,
+//!   unknown groups.
 //!
 //! # Words that are not UTF-8
 //!
-//! Go's strings are bytes. [`words`] turns the process's arguments into `String`s without loss, and back: use [`Call::arg_bytes`] and
-//! [`Call::text_bytes`] where the bytes go to a server, and [`print`] where they go to stdout.
+//! Go's strings are bytes. [`words`] turns the process's arguments into `String`s without loss, and back: use
+//! [`Call::arg_bytes`] and [`Call::text_bytes`] where the bytes go to a server, and [`print`] where they go to stdout.
 
 #![forbid(unsafe_code)]
 // A tool meets the real clock; what the ban protects is the core.

@@ -15,7 +15,8 @@
 /// ```
 pub fn draw(headings: &[&str], rows: &[Vec<String>]) -> String {
     let headings: Vec<String> = headings.iter().map(|heading| heading.to_uppercase().replace('_', " ")).collect();
-    let cell = |row: &Vec<String>, at: usize| row.get(at).cloned().unwrap_or_default();
+    // Blanks around a cell's text are not kept.
+    let cell = |row: &Vec<String>, at: usize| row.get(at).map(|cell| cell.trim().to_owned()).unwrap_or_default();
     let widths: Vec<usize> = (0..headings.len())
         .map(|at| {
             let cells = rows.iter().map(|row| width(&cell(row, at)));

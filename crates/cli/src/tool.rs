@@ -137,8 +137,8 @@ impl Tool {
         if self.repeat_error { failure } else { Failure::silent(failure.code) }
     }
 
-    /// The flags of the last command of `path`. `help`: cobra has added `--help` to them, as it does to the command that runs; a root
-    /// whose `--help` is hidden has it from the start.
+    /// The flags of the last command of `path`. `help`: cobra has added `--help` to them, as it does to the command
+    /// that runs; a root whose `--help` is hidden has it from the start.
     pub(crate) fn set(&self, path: &[&'static Command], help: bool) -> FlagSet {
         let hides = path.len() == 1 && self.hide_root_help;
         let mut set = FlagSet::of(path, help || hides);

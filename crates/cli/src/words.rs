@@ -1,8 +1,8 @@
 //! Arguments that are not UTF-8, kept without loss in a `String`.
 //!
-//! An argument of a process is bytes; almost always they are UTF-8. Bytes that are not stand as one character each from the end of
-//! Unicode's last private plane: byte 0x80 is U+10FF80, byte 0xff is U+10FFFF. Should such a character itself be typed, its four
-//! bytes are kept the same way, so that [`bytes`] always gives back what was typed.
+//! An argument of a process is bytes; almost always they are UTF-8. Bytes that are not stand as one character each from
+//! the end of Unicode's last private plane: byte 0x80 is U+10FF80, byte 0xff is U+10FFFF. Should such a character
+//! itself be typed, its four bytes are kept the same way, so that [`bytes`] always gives back what was typed.
 
 use std::ffi::OsString;
 

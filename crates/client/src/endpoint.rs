@@ -109,7 +109,7 @@ mod tests {
             ("https://a:1/path", false, tcp("a:1"), "a:1", true),
             ("unix:local/sock", false, unix("local/sock"), "sock", false),
             ("unix://localhost:m1", false, unix("localhost:m1"), "localhost:m1", false),
-            ("unixs:///tmp/a:1", false, unix("/tmp/a:1"), "a:1", true),
+            ("unixs:///run/a:1", false, unix("/run/a:1"), "a:1", true),
             ("ftp://a:1", false, tcp("ftp://a:1"), "a:1", false),
         ];
         for (text, given, address, authority, tls) in table {

@@ -1,8 +1,9 @@
-//! From the global flags to a client: what is asked for, in which order mistakes are told, and how long a call may take.
+//! From the global flags to a client: what is asked for, in which order mistakes are told, and how long a call may
+//! take.
 //!
-//! Nothing here happens before a command has checked its own arguments. Then, in this order: the environment (a variable and
-//! its flag together are a mistake), discovery, certificates, the user and the password prompt, the output format, the files of
-//! TLS, and the client itself, which logs in.
+//! Nothing here happens before a command has checked its own arguments. Then, in this order: the environment (a
+//! variable and its flag together are a mistake), discovery, certificates, the user and the password prompt, the output
+//! format, the files of TLS, and the client itself, which logs in.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use crate::process::ask_password;
 /// How long each call of a command may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// `--command-timeout`, also from `ETCDCTL_COMMAND_TIMEOUT`: etcdctl overlooks the variable in the commands that start their
-    /// clock before they read it (`get`, `put`, `del`, `lease grant`, `lease revoke`).
+    /// `--command-timeout`, also from `ETCDCTL_COMMAND_TIMEOUT`: etcdctl overlooks the variable in the commands that
+    /// start their clock before they read it (`get`, `put`, `del`, `lease grant`, `lease revoke`).
     Command,
     /// `--command-timeout` when it was given, otherwise no limit.
     IfGiven,
@@ -109,7 +110,8 @@ impl Options {
     /// The global flags and the environment; asks for a password where one is missing.
     ///
     /// # Errors
-    /// Conflicting variables, discovery (both exit 1), empty file names (128), an output format that does not exist (4).
+    /// Conflicting variables, discovery (both exit 1), empty file names (128), an output format that does not exist
+    /// (4).
     pub async fn read(call: &Call) -> Result<Options, Failure> {
         // The two variables of `watch` belong to no flag.
         let silent: &[&str] =

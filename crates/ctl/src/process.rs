@@ -138,7 +138,8 @@ fn read_line() -> std::io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// A line from the terminal, which neither shows it nor makes signals of keys, so that its state is put back whatever is typed.
+/// A line from the terminal, which neither shows it nor makes signals of keys, so that its state is put back whatever
+/// is typed.
 fn read_hidden() -> std::io::Result<Vec<u8>> {
     let terminal = Unbuffered::stdin()?;
     let before = tcgetattr(&terminal.0)?;

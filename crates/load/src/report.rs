@@ -21,6 +21,8 @@ pub struct Report {
     latencies: RefCell<Histogram<u64>>,
     errors: Cell<u64>,
     first_error: RefCell<Option<String>>,
+    /// The longest that an operation took to fail.
+    slowest_failure: Cell<Duration>,
     begin: Instant,
     cpu_before: Duration,
 }
@@ -36,6 +38,7 @@ impl Report {
             latencies: RefCell::new(latencies),
             errors: Cell::new(0),
             first_error: RefCell::new(None),
+            slowest_failure: Cell::new(Duration::ZERO),
             begin: Instant::now(),
             cpu_before: own_cpu(),
         }))
@@ -51,6 +54,12 @@ impl Report {
     pub fn failed(&self, count: u64, why: &dyn Display) {
         self.errors.set(self.errors.get() + count);
         self.first_error.borrow_mut().get_or_insert_with(|| why.to_string());
+    }
+
+    /// One operation that failed, after so long.
+    pub fn failed_after(&self, took: Duration, why: &dyn Display) {
+        self.slowest_failure.set(self.slowest_failure.get().max(took));
+        self.failed(1, why);
     }
 
     /// The line.
@@ -72,6 +81,7 @@ impl Report {
             "p99_ms": ms(latencies.value_at_quantile(0.99)),
             "p999_ms": ms(latencies.value_at_quantile(0.999)),
             "max_ms": ms(latencies.max()),
+            "failed_max_ms": self.slowest_failure.get().as_secs_f64() * 1e3,
             "cpu_us_per_operation": cpu.as_secs_f64() * 1e6 / (operations.max(1)) as f64,
         })
     }
@@ -149,10 +159,11 @@ mod tests {
             report.done(Duration::from_millis(ms));
         }
         report.failed(2, &"first");
-        report.failed(1, &"second");
+        report.failed_after(Duration::from_secs(7), &"second");
         let json = report.json(&options("put --endpoints a:1"));
         assert_eq!((&json["operations"], &json["errors"]), (&json!(100), &json!(3)));
         assert_eq!(json["first_error"], json!("first"));
+        assert_eq!(json["failed_max_ms"], json!(7_000.0));
         let p99 = json["p99_ms"].as_f64().expect("a number");
         assert!((98.9..=99.2).contains(&p99), "{p99}");
         assert!(json["max_ms"].as_f64().is_some_and(|max| (100.0..100.2).contains(&max)));

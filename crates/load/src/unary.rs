@@ -123,7 +123,7 @@ pub async fn run(options: &Options) -> Result<Rc<Report>, String> {
                 examined = true;
                 match outcome {
                     Ok(()) => report.done(since.elapsed()),
-                    Err(failure) => report.failed(1, &failure),
+                    Err(failure) => report.failed_after(since.elapsed(), &failure),
                 }
             }
         }));

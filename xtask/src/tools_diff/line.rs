@@ -33,8 +33,8 @@ pub enum Stop {
 
 /// One command line.
 ///
-/// In `words`, `{e}` is all endpoints, `{e0}` the first, `{id0}` the first member's id in hexadecimal, `{cluster}` the cluster's,
-/// `{peer0}` a member's peer address, `{X}` what an earlier line captured as `X`; quotes are as in a shell.
+/// In `words`, `{e}` is all endpoints, `{e0}` the first, `{id0}` the first member's id in hexadecimal, `{cluster}` the
+/// cluster's, `{peer0}` a member's peer address, `{X}` what an earlier line captured as `X`; quotes are as in a shell.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub tool: Tool,

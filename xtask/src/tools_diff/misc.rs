@@ -1,4 +1,5 @@
-//! What needs no server, or no particular one: help, mistakes, completion, environment variables, locks, elections, mirrors, checks.
+//! What needs no server, or no particular one: help, mistakes, completion, environment variables, locks, elections,
+//! mirrors, checks.
 
 use super::line::{Line, Scenario, Stop, Tool, ctl, ctls, end, many, set, utl};
 use super::mask::Mask;

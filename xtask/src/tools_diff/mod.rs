@@ -1,18 +1,18 @@
 //! `cargo xtask tools-diff`: the same command lines given to Go's tools and to ours, and what came of them compared.
 //!
-//! A scenario is a list of command lines and the servers they meet. It is played twice from a fresh start on the same ports, first
-//! with the tools of etcd 3.7.3 (and etcd-defrag 0.42), then with Dolmen's; the servers are Go etcd 3.7.3 both times. Because names,
-//! ports and the order of the lines are the same, so are member ids, revisions and hashes; what differs from run to run (times,
-//! lease ids, sizes of files) is masked by name, see [`mask`]. `--self` plays both sides with Go's tools, which shows that the
-//! masks are enough.
+//! A scenario is a list of command lines and the servers they meet. It is played twice from a fresh start on the same
+//! ports, first with the tools of etcd 3.7.3 (and etcd-defrag 0.42), then with Dolmen's; the servers are Go etcd 3.7.3
+//! both times. Because names, ports and the order of the lines are the same, so are member ids, revisions and hashes;
+//! what differs from run to run (times, lease ids, sizes of files) is masked by name, see [`mask`]. `--self` plays both
+//! sides with Go's tools, which shows that the masks are enough.
 //!
-//! Compared are stdout to the byte, the exit code, and the lines of stderr that begin with `Error:`; in scenarios without a server
-//! all of stderr, since usage goes there. A difference that is meant stands in the table with its reason ([`Line::kept`]); when it
-//! no longer differs, that is a fault too.
+//! Compared are stdout to the byte, the exit code, and the lines of stderr that begin with `Error:`; in scenarios
+//! without a server all of stderr, since usage goes there. A difference that is meant stands in the table with its
+//! reason ([`Line::kept`]); when it no longer differs, that is a fault too.
 //!
-//! The table is `misc` (help, mistakes, completion, environment), `kv`, `txn`, `lease`, `watch`, `cluster`, `auth`, `utl`, `defrag`.
-//! etcd-defrag is in no module that this repository pins, so its judge is named by `--defrag PATH`; without it, its lines are
-//! counted as not compared.
+//! The table is `misc` (help, mistakes, completion, environment), `kv`, `txn`, `lease`, `watch`, `cluster`, `auth`,
+//! `utl`, `defrag`. etcd-defrag is in no module that this repository pins, so its judge is named by `--defrag PATH`;
+//! without it, its lines are counted as not compared.
 
 mod auth;
 mod cluster;

@@ -1,5 +1,6 @@
-//! The scripts themselves, as cobra writes them. The `.txt` files beside this one are cobra's (Apache License 2.0), with `@name@` and
-//! its like where the tool comes in; only the older script for bash holds the tree of commands, the others ask the tool.
+//! The scripts themselves, as cobra writes them. The `.txt` files beside this one are cobra's (Apache License 2.0),
+//! with `@name@` and its like where the tool comes in; only the older script for bash holds the tree of commands, the
+//! others ask the tool.
 
 use crate::call::path_name;
 use crate::command::{Command, Complete};
@@ -40,7 +41,8 @@ pub(crate) fn powershell(tool: &Tool, descriptions: bool) -> String {
     fill(POWERSHELL, tool, descriptions)
 }
 
-/// cobra's older script for bash. `running`: the path of the command that prints it, which alone knows `--help` by then.
+/// cobra's older script for bash. `running`: the path of the command that prints it, which alone knows `--help` by
+/// then.
 pub(crate) fn bash(tool: &Tool, running: &[&'static Command]) -> String {
     let mut text = fill(BASH_BEGIN, tool, true);
     push_command(&mut text, tool, &[tool.root], running);

@@ -36,8 +36,8 @@ fn run(call: &Call) -> Result<(), Failure> {
     })
 }
 
-/// The request that the words of a `del` stand for; also of a `del` inside a transaction. Warns and waits two seconds for a range
-/// without `--range`.
+/// The request that the words of a `del` stand for; also of a `del` inside a transaction. Warns and waits two seconds
+/// for a range without `--range`.
 ///
 /// # Errors
 /// Bad arguments (exit 128), in etcdctl's order.

@@ -1,7 +1,8 @@
 //! `make-mirror`: copies a prefix to another cluster, and then every change of it, until something fails.
 //!
-//! First the base: all keys as they stand at one revision, a put each. Then the changes from there on, those of one revision
-//! in one transaction. Leases are not copied. With `--rev` above 1 there is no base, only the changes from that revision.
+//! First the base: all keys as they stand at one revision, a put each. Then the changes from there on, those of one
+//! revision in one transaction. Leases are not copied. With `--rev` above 1 there is no base, only the changes from
+//! that revision.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -149,7 +150,8 @@ impl Mirror {
     }
 
     async fn run(&mut self) -> Result<(), Failure> {
-        // As in etcdctl, only a mirror with a base falls back to the source's prefix; one from a revision on writes to the root.
+        // As in etcdctl, only a mirror with a base falls back to the source's prefix; one from a revision on writes to
+        // the root.
         if self.revision == 0 {
             if self.keep_prefix {
                 self.to_prefix = self.prefix.clone();
@@ -213,7 +215,8 @@ impl Mirror {
         Err(Failure::error("<nil>"))
     }
 
-    /// Makes the changes of one answer, a transaction for each revision of the source, or more when they are too many for one.
+    /// Makes the changes of one answer, a transaction for each revision of the source, or more when they are too many
+    /// for one.
     async fn apply(&mut self, events: &[Event]) -> Result<(), Error> {
         let mut operations = Vec::new();
         let mut last = 0;

@@ -1,7 +1,7 @@
 //! `snapshot save`: a copy of one member's store in a file, or on stdout.
 //!
-//! The copy is written to `<file>.part`, which becomes `<file>` once it is complete and on the disk, so that whatever has the
-//! name of a backup is one. `-` as file means stdout: the same bytes, and nothing else there.
+//! The copy is written to `<file>.part`, which becomes `<file>` once it is complete and on the disk, so that whatever
+//! has the name of a backup is one. `-` as file means stdout: the same bytes, and nothing else there.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -109,7 +109,8 @@ fn path_of(file: &str) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(words::bytes(file)))
 }
 
-/// Saves to a file by way of `<file>.part`, of which nothing is left however it ends. The server's version, if it tells.
+/// Saves to a file by way of `<file>.part`, of which nothing is left however it ends. The server's version, if it
+/// tells.
 async fn save_to(client: &Client, endpoint: &str, file: &str) -> Result<String, Failure> {
     let part_name = format!("{file}.part");
     let part_path = path_of(&part_name);

@@ -107,8 +107,8 @@ fn read_list<R: Read, T>(
 /// One line of the second or third list: a `get`, `put` or `del` with the flags of those commands.
 ///
 /// # Errors
-/// `invalid txn compare request: LINE` for a single word, `invalid txn request: LINE` for what cannot be parsed (exit 3); mistakes
-/// in arguments and flags as the command itself tells them.
+/// `invalid txn compare request: LINE` for a single word, `invalid txn request: LINE` for what cannot be parsed (exit
+/// 3); mistakes in arguments and flags as the command itself tells them.
 pub fn parse_operation(line: &str, stdin: &mut impl Read) -> Result<pb::RequestOp, Failure> {
     let mut words = split_words(line).map_err(Failure::bad_input)?;
     if words.len() < 2 {

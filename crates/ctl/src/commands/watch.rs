@@ -1,7 +1,8 @@
 //! `watch`: prints events as they happen, or runs a program for each.
 //!
-//! `watch key [end] [-- program words...]` follows one key or range until the server ends it. With `-i` every line of stdin is such a
-//! command, or `progress`; all of them share one stream, and each prints, and runs its programs, independently of the others.
+//! `watch key [end] [-- program words...]` follows one key or range until the server ends it. With `-i` every line of
+//! stdin is such a command, or `progress`; all of them share one stream, and each prints, and runs its programs,
+//! independently of the others.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -94,8 +95,8 @@ impl WatchWords {
     /// Splits the words at `--`, and puts the environment's range before them.
     ///
     /// # Errors
-    /// Sentences for the `Error:` line. A key from the environment and one from the command line contradict each other; on a line of
-    /// the interactive mode only when there is no `--`.
+    /// Sentences for the `Error:` line. A key from the environment and one from the command line contradict each other;
+    /// on a line of the interactive mode only when there is no `--`.
     fn of(call: &Call, environment: &Environment, line: bool) -> Result<WatchWords, &'static str> {
         let words = call.args();
         let dash = call.args_before_dash();
@@ -149,7 +150,8 @@ async fn open(client: &Client) -> Result<Watcher, Failure> {
 async fn show(printer: Printer, answer: Result<pb::WatchResponse, Error>, program: &[String]) -> Result<bool, Failure> {
     let empty = pb::ResponseHeader::default();
     let (response, refused) = match &answer {
-        // The end of the whole stream, and a watch that was refused at once, come from Go's library, not from the server.
+        // The end of the whole stream, and a watch that was refused at once, come from Go's library, not from the
+        // server.
         Err(error) => (None, Some(error.clone())),
         Ok(response) if response.created => match watch_error(response) {
             Some(error) => (None, Some(error)),
@@ -184,7 +186,8 @@ async fn show(printer: Printer, answer: Result<pb::WatchResponse, Error>, progra
     Ok(view.canceled)
 }
 
-/// Runs `program` for one event, which it finds in its environment: revision, type, key and value, the last three quoted as in Go.
+/// Runs `program` for one event, which it finds in its environment: revision, type, key and value, the last three
+/// quoted as in Go.
 async fn run_program(program: &[String], revision: i64, event: &Event) -> Result<(), Failure> {
     let kv = event.kv.clone().unwrap_or_default();
     let environment = BTreeMap::from([

@@ -1,8 +1,8 @@
 //! `-w json`: the messages as Go's `encoding/json` spells them, one a line.
 //!
-//! Names are the proto's, zero and empty fields are left out, 64-bit numbers are numbers, bytes are base64. Leases and watches are
-//! types of Go's client library rather than messages, and have habits of their own: fields that are always there, the header's
-//! fields among the others.
+//! Names are the proto's, zero and empty fields are left out, 64-bit numbers are numbers, bytes are base64. Leases and
+//! watches are types of Go's client library rather than messages, and have habits of their own: fields that are always
+//! there, the header's fields among the others.
 
 use dolmen_cli::json::{self, Object};
 use dolmen_proto::etcdserverpb as pb;
