@@ -5,7 +5,7 @@
 //! Exit codes: 0 stopped as asked; 1 wrong flags or a start that failed; 2 a flag Go's parser would refuse; 65 data on
 //! disk is damaged; 74 a disk failed while running. A signal ends the process as that signal.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 // At the edge the clock and the file system are real.
 #![allow(clippy::disallowed_methods)]
 
@@ -13,6 +13,7 @@ mod config;
 mod flags;
 mod links;
 mod logging;
+mod memory;
 mod network_metrics;
 mod serve;
 mod sockets;

@@ -27,6 +27,7 @@ use prost::Message;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Config, Url, check_own_urls};
+use crate::memory;
 use crate::network_metrics;
 use crate::sockets::{Socket, bind};
 use crate::version;
@@ -118,6 +119,7 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
     let running = dolmen_node::spawn(started, disk.clone(), transport.clone(), sinks)
         .map_err(|error| format!("cannot start the node's threads: {error}"))?;
     let node = running.handle().clone();
+    memory::give_back().map_err(|error| format!("cannot start a thread: {error}"))?;
     let client = PeerClient::new(secrets.peer_client.clone(), DIAL_TIMEOUT);
     let edge = dolmen_api::serve(runtimes, Vec::new(), api_options(&config, node.clone(), client.clone(), &transport))
         .map_err(|error| format!("cannot start the client port: {error}"))?;
