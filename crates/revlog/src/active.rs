@@ -147,3 +147,42 @@ impl Inner {
         Some(frame.slice(start..start + total))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{NewRecord, put_record};
+
+    #[test]
+    fn what_is_settled_is_read_from_the_file_and_the_rest_from_memory() {
+        let active = Active::new(7, PathBuf::from("/7"));
+        let mut file = b"header".to_vec();
+        let mut ends = Vec::new();
+        for main in 1..=3 {
+            let payload = Bytes::from(vec![main as u8; 50]);
+            let record = NewRecord {
+                rev: Revision::new(main, 0),
+                tombstone: false,
+                create: main,
+                version: 1,
+                lease: 0,
+                key: Bytes::from_static(b"key"),
+                payload,
+            };
+            let start = file.len();
+            let slot = put_record(&mut file, &record, 0);
+            active.push(start as u32, Bytes::copy_from_slice(&file[start..]), &[slot]);
+            ends.push(file.len());
+        }
+        let read = |main| active.payload(Revision::new(main, 0), usize::MAX).flatten().map(|payload| payload[0]);
+        // The frame in memory goes even where the file holds something else: that shows which of the two is read.
+        file[ends[0] - 1] ^= 1;
+        for (settled, frames) in [(ends[0], 2), (ends[1], 1), (ends[2], 0)] {
+            active.settle(Bytes::copy_from_slice(&file[..settled]));
+            assert_eq!(active.settled(), settled as u64);
+            assert_eq!((read(1), read(2), read(3)), (None, Some(2), Some(3)));
+            assert_eq!(active.inner.read().frames.len(), frames);
+        }
+        assert_eq!((active.len(), active.read(0, usize::MAX, 9).len()), (3, 3));
+    }
+}

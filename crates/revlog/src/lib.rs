@@ -8,7 +8,7 @@
 //! waits for a disk, and everything here is deterministic: no thread, no clock, no randomness inside.
 //!
 //! ```text
-//! append ─► frame in memory ─► Write job: file + sync ─► durable_index moves
+//! append ─► frame in memory ─► Write job: file + sync, mapped ─► durable_index moves
 //!              │ file past segment_bytes
 //!              └► Seal job: footer, next file with a checkpoint of the tables, MANIFEST
 //! mark_dead ─► Reclaim jobs: a slice each, copy what is not dead, MANIFEST ─► Unlink job, when no view needs it
@@ -20,8 +20,9 @@
 //! # Files
 //!
 //! `MANIFEST` names the sealed segments and the one file that grows; replacing it by a rename is the commit point of
-//! everything but appending. Sealed segments never change, and are mapped; their footers hold keys and positions, so
-//! that opening reads no value. `docs/format-revlog.md` has the byte tables and the argument.
+//! everything but appending. Sealed segments never change, and neither does what is durable of the growing one: both are
+//! mapped. The footers of the sealed ones hold keys and positions, so that opening reads no value.
+//! `docs/format-revlog.md` has the byte tables and the argument.
 //!
 //! # Reading
 //!
