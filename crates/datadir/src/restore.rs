@@ -64,8 +64,9 @@ pub enum RestoreError {
     DataDir { dir: PathBuf },
     #[error("wal-dir {dir:?} exists")]
     WalDir { dir: PathBuf },
-    #[error("open {}: {}", path.display(), os_text(source))]
-    Open { path: PathBuf, source: io::Error },
+    /// Says its cause itself, in Go's words.
+    #[error("open {}: {}", path.display(), os_text(cause))]
+    Open { path: PathBuf, cause: io::Error },
     #[error("snapshot missing hash but --skip-hash-check=false")]
     NoHash,
     #[error("expected sha256 {}, got {}", byte_list(expected), byte_list(found))]
@@ -209,7 +210,7 @@ impl Build<'_> {
     fn copy(&self, db: &Path, report: &mut dyn Report) -> Result<(), RestoreError> {
         let source = &self.options.snapshot;
         let from = self.disk.open(source, OpenMode::Read);
-        let from = from.map_err(|error| RestoreError::Open { path: source.clone(), source: error })?;
+        let from = from.map_err(|cause| RestoreError::Open { path: source.clone(), cause })?;
         let len = from.len().doing("read", source)?;
         let hashed = has_trailer(len);
         if !hashed && !self.options.skip_hash_check {

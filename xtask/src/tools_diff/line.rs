@@ -45,7 +45,7 @@ pub struct Line {
     pub env: &'static [(&'static str, &'static str)],
     pub stop: Stop,
     pub masks: &'static [Mask],
-    /// Name, and what stands before it on stdout.
+    /// Name, and what stands before it on stdout; what begins with `, ` stands behind it.
     pub capture: Option<(&'static str, &'static str)>,
     /// Why ours may differ.
     pub reason: Option<&'static str>,

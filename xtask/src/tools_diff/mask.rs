@@ -15,6 +15,8 @@ pub enum Mask {
     All,
     /// Lines that hold this text.
     Lines(&'static str),
+    /// What follows this text in a line.
+    Cut(&'static str),
     /// Date and time of Go's logger at the begin of lines.
     Stamp,
 }
@@ -43,6 +45,10 @@ impl Mask {
                         other => byte == other,
                     });
                 line[if stamped { 20 } else { 0 }..].to_owned()
+            }),
+            Mask::Cut(before) => lines(text, |line| match line.split_once(before) {
+                Some((kept, _)) => format!("{kept}{before}_"),
+                None => line.to_owned(),
             }),
             Mask::Lines(holding) => {
                 lines(text, |line| if line.contains(holding) { format!("_{holding}_") } else { line.to_owned() })
@@ -94,12 +100,13 @@ fn column(text: &str, heading: &str) -> String {
     lines(text, |line| {
         // A rule begins with its corner, which stands before the first part.
         let rule = !line.starts_with('\u{2502}');
+        let between = line.chars().find(|c| "\u{2502}\u{253c}\u{252c}\u{2534}".contains(*c)).unwrap_or('|');
         let mut cells = parts(line);
         let place = if rule { at.saturating_sub(1) } else { at };
         if let Some(cell) = cells.get_mut(place) {
             *cell = "_".to_owned();
         }
-        cells.join("|")
+        cells.join(&between.to_string())
     })
 }
 

@@ -17,6 +17,9 @@ use crate::run::{self, Result, Scratch};
 /// No line may take longer.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// A command that says nothing for so long is not going to say more.
+const IDLE: Duration = Duration::from_secs(3);
+
 /// The programs of a side.
 #[derive(Clone)]
 pub struct Tools {
@@ -269,9 +272,10 @@ impl<'a> Stage<'a> {
         }
         let (code, stdout, stderr) = process.end()?;
         if let Some((name, before)) = line.capture {
-            let found = stdout.split_once(before).map(|(_, rest)| {
-                let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
-                rest[..end].to_owned()
+            let part = |c: char| c.is_ascii_alphanumeric();
+            let found = stdout.split_once(before).map(|(head, rest)| match before.strip_prefix(", ") {
+                Some(_) => head[head.rfind(|c| !part(c)).map_or(0, |at| at + 1)..].to_owned(),
+                None => rest[..rest.find(|c| !part(c)).unwrap_or(rest.len())].to_owned(),
             });
             self.names.insert(name.to_owned(), found.ok_or_else(|| format!("{name} is not in {stdout:?}"))?);
         }
@@ -396,8 +400,13 @@ impl Process {
                 }
             }
             Stop::Lines(lines) => {
-                while self.stdout.lines() < lines && self.begin.elapsed() < LIMIT && alive(self.child.id()) {
+                let (mut seen, mut since) = (0, Instant::now());
+                while seen < lines && since.elapsed() < IDLE && alive(self.child.id()) {
                     std::thread::sleep(Duration::from_millis(2));
+                    let now = self.stdout.lines();
+                    if now != seen {
+                        (seen, since) = (now, Instant::now());
+                    }
                 }
                 // What should not follow may still come.
                 std::thread::sleep(Duration::from_millis(30));
