@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::run::{self, Result, stage};
-use crate::{crash, go, interop, sim, tidy};
+use crate::{crash, go, interop, sim, tidy, tools_diff};
 
 /// Seeds every run simulates; the same ones always.
 const FIXED_SEEDS: &str = "300";
@@ -57,5 +57,6 @@ fn stages() -> Result {
     })?;
     stage("simulator, a seed twice is the same", || sim::run(&["--twice".into(), "--seeds".into(), "20".into()]))?;
     stage("crash", || crash::run(&["--quick".into()]))?;
-    stage("interop", || interop::run(&["--quick".into()]))
+    stage("interop", || interop::run(&["--quick".into()]))?;
+    stage("tools-diff", || tools_diff::run(&[]))
 }

@@ -1,11 +1,14 @@
 //! Which endpoint takes the next call.
 //!
-//! Connections are made when a call needs one. The first call dials the first endpoint, and the next endpoint as soon as
-//! that fails or lets it wait; so a tool that makes one call makes one connection. From the second call on all endpoints are
-//! brought up, and calls go to those that are up in turn. An endpoint that cannot be reached is left alone for a pause
-//! that grows; a connection that was lost is dialed again at the next call. If nothing is up, a call waits: how long is its
-//! own business, and [`Pool::last_error`] says why it waited in vain.
+//! Connections are made when a call needs one. The first call dials an endpoint drawn by lot, so that tools which scripts
+//! call in loops load all members, and the next endpoint as soon as that fails or lets it wait; so a tool that makes one
+//! call makes one connection. From the second call on all endpoints are brought up, and calls go to those that are up in
+//! turn. An endpoint that cannot be reached is left alone for a pause that grows; a connection that was lost is dialed
+//! again at the next call. If nothing is up, a call waits: how long is its own business, and [`Pool::last_error`] says why
+//! it waited in vain.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -82,12 +85,20 @@ impl SharedTls {
     }
 }
 
+/// A number below `count`, another one each time; 0 when there is no choice.
+fn lot(count: usize) -> usize {
+    // The standard library seeds its hashers at random.
+    let drawn = RandomState::new().build_hasher().finish();
+    usize::try_from(drawn % count.max(1) as u64).unwrap_or(0)
+}
+
 impl Pool {
     pub fn new(endpoints: &[String], tls: SharedTls, config: &Config) -> Arc<Pool> {
         let endpoints: Vec<Endpoint> = endpoints.iter().map(|text| Endpoint::parse(text, tls.tls.is_some())).collect();
         let slots = endpoints.iter().map(|_| Slot::Idle).collect();
         let pings = Pings { interval: config.keepalive_time, timeout: config.keepalive_timeout };
-        let state = Mutex::new(State { slots, next: 0, picks: 0, last_error: None });
+        let next = lot(endpoints.len());
+        let state = Mutex::new(State { slots, next, picks: 0, last_error: None });
         Arc::new(Pool { endpoints, tls, pings, state, changed: Notify::new() })
     }
 
