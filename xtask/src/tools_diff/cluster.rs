@@ -171,7 +171,6 @@ fn changes() -> Vec<Line> {
         ctl("member list -w table").mask(&[Mask::Column("ID")]),
         ctl("member promote {A}"),
         ctl("member add another --learner --peer-urls http://127.0.0.1:{port1}"),
-        ctl("member update {A} --peer-urls http://127.0.0.1:{port2},http://127.0.0.1:{port3}"),
         ctl("member list"),
         ctl("member remove {A}"),
     ];

@@ -57,8 +57,6 @@ pub struct Line {
     pub begins: Option<&'static str>,
     /// Ends the one that runs under this name; it is that one's output that is compared here.
     pub ends: Option<&'static str>,
-    /// Endpoints and certificates come from the line, not from the environment.
-    pub bare: bool,
 }
 
 fn line(tool: Tool, words: &str) -> Line {
@@ -76,7 +74,6 @@ fn line(tool: Tool, words: &str) -> Line {
         compared: true,
         begins: None,
         ends: None,
-        bare: false,
     }
 }
 
@@ -157,11 +154,6 @@ impl Line {
     pub fn begin(mut self, name: &'static str) -> Line {
         self.begins = Some(name);
         self.compared = false;
-        self
-    }
-
-    pub fn bare(mut self) -> Line {
-        self.bare = true;
         self
     }
 

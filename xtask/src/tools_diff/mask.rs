@@ -11,8 +11,6 @@ pub enum Mask {
     Column(&'static str),
     /// The order of the lines: answers of several members come as they come.
     Order,
-    /// The whole output, when only its being there counts.
-    All,
     /// Lines that hold this text.
     Lines(&'static str),
     /// What follows this text in a line.
@@ -37,7 +35,6 @@ impl Mask {
                 sorted.sort_unstable();
                 sorted.concat()
             }
-            Mask::All => if text.is_empty() { "" } else { "_" }.to_owned(),
             Mask::Stamp => lines(text, |line| {
                 let stamped = line.len() > 20
                     && line.as_bytes().iter().zip(STAMP).all(|(byte, form)| match form {

@@ -151,6 +151,7 @@ impl<'a> Stage<'a> {
         let mut stage = Stage { scenario, tools, bin, judges_bin, work, names, running, _cluster: cluster };
         if scenario.members > 0 {
             stage.learn_ids()?;
+            stage.wait_for_versions()?;
         }
         Ok(stage)
     }
@@ -175,21 +176,39 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
+    /// Members that have just started agree on their version, and write it down, a little later.
+    fn wait_for_versions(&self) -> Result {
+        let begin = Instant::now();
+        loop {
+            let status = self.judge(&["endpoint", "status"])?;
+            let settled = status.lines().all(|line| {
+                let fields: Vec<&str> = line.split(", ").collect();
+                let minor =
+                    |at: usize| fields.get(at).and_then(|version| version.rsplit_once('.')).map(|(minor, _)| minor);
+                minor(2).is_some() && minor(2) == minor(3)
+            });
+            if settled || begin.elapsed() > LIMIT {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Runs Go's etcdctl, which has to succeed.
     fn judge(&self, words: &[&str]) -> Result<String> {
         let mut command = Command::new(self.judges_bin.join("etcdctl"));
         command.args(words);
-        self.surround(&mut command, "", &[], false);
+        self.surround(&mut command, "", &[]);
         run::text(&mut command)
     }
 
     /// The environment of a tool: its endpoints and certificates where the line has none, and nothing of ours.
-    fn surround(&self, command: &mut Command, words: &str, env: &[(&str, &str)], bare: bool) {
+    fn surround(&self, command: &mut Command, words: &str, env: &[(&str, &str)]) {
         command.current_dir(&self.work).env_clear();
         for name in ["PATH", "HOME"] {
             command.env(name, std::env::var_os(name).unwrap_or_default());
         }
-        if let Some(endpoints) = self.names.get("e").filter(|_| !bare) {
+        if let Some(endpoints) = self.names.get("e") {
             if !words.contains("--endpoints") {
                 command.env("ETCDCTL_ENDPOINTS", endpoints).env("ETCD_DEFRAG_ENDPOINTS", endpoints);
             }
@@ -200,7 +219,7 @@ impl<'a> Stage<'a> {
                 }
             }
         }
-        if self.scenario.members == 0 && !bare {
+        if self.scenario.members == 0 {
             // Nobody is there, and nobody is waited for.
             for (flag, value) in [("endpoints", "127.0.0.1:1"), ("command-timeout", "300ms"), ("dial-timeout", "200ms")]
             {
@@ -249,7 +268,7 @@ impl<'a> Stage<'a> {
         for word in line.split()? {
             command.arg(self.filled(&word));
         }
-        self.surround(&mut command, &line.words, line.env, line.bare);
+        self.surround(&mut command, &line.words, line.env);
         let process = Process::start(&mut command, &self.filled(line.stdin), line.holds)?;
         if let Some(name) = line.begins {
             process.wait_for(line.stop)?;
