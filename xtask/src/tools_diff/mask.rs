@@ -13,6 +13,8 @@ pub enum Mask {
     Order,
     /// Lines that hold this text.
     Lines(&'static str),
+    /// How many blanks there are: ids are padded to a width.
+    Blanks,
     /// What follows this text in a line.
     Cut(&'static str),
     /// Date and time of Go's logger at the begin of lines.
@@ -42,6 +44,10 @@ impl Mask {
                         other => byte == other,
                     });
                 line[if stamped { 20 } else { 0 }..].to_owned()
+            }),
+            Mask::Blanks => lines(text, |line| {
+                let words: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).collect();
+                words.join(" ")
             }),
             Mask::Cut(before) => lines(text, |line| match line.split_once(before) {
                 Some((kept, _)) => format!("{kept}{before}_"),

@@ -292,10 +292,14 @@ impl<'a> Stage<'a> {
         let (code, stdout, stderr) = process.end()?;
         if let Some((name, before)) = line.capture {
             let part = |c: char| c.is_ascii_alphanumeric();
-            let found = stdout.split_once(before).map(|(head, rest)| match before.strip_prefix(", ") {
-                Some(_) => head[head.rfind(|c| !part(c)).map_or(0, |at| at + 1)..].to_owned(),
-                None => rest[..rest.find(|c| !part(c)).unwrap_or(rest.len())].to_owned(),
-            });
+            // Ids are padded to a width.
+            let found =
+                stdout.split_once(before).map(|(head, rest)| (head, rest.trim_start())).map(
+                    |(head, rest)| match before.strip_prefix(", ") {
+                        Some(_) => head[head.rfind(|c| !part(c)).map_or(0, |at| at + 1)..].to_owned(),
+                        None => rest[..rest.find(|c| !part(c)).unwrap_or(rest.len())].to_owned(),
+                    },
+                );
             self.names.insert(name.to_owned(), found.ok_or_else(|| format!("{name} is not in {stdout:?}"))?);
         }
         let counts = |said: &&str| match line.stderr {
