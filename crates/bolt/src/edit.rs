@@ -79,20 +79,7 @@ impl<R: ReadAt> Edit<'_, R> {
     /// # Errors
     /// `Order` when `key` is not above the bucket's last key, and any fault on the way to it.
     pub fn append(&mut self, name: &[u8], key: Bytes, value: Bytes) -> Result<(), Error> {
-        let mut path: Vec<Page> = Vec::new();
-        if let Some(header) = self.buckets.get(name) {
-            let mut page = self.reader.root_page(header)?;
-            while page.kind == Kind::Branch {
-                let last = page.len().checked_sub(1).ok_or(Error::Page { id: page.id, fault: Fault::Empty })?;
-                let child = page.word(last);
-                path.push(page);
-                if path.len() > MAX_DEPTH {
-                    return Err(Error::Page { id: child, fault: Fault::Depth });
-                }
-                page = self.reader.page(child)?.0;
-            }
-            path.push(page);
-        }
+        let mut path = self.right_edge(name)?;
         let mut elements = path.pop().map_or_else(Vec::new, |leaf| elements_of(&leaf));
         if elements.last().is_some_and(|(last, _, _)| *last >= key) {
             return Err(Error::Page { id: 0, fault: Fault::Order });

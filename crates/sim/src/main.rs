@@ -13,16 +13,22 @@ const HELP: &str = "\
 dolmen-sim: whole clusters in one thread from one seed
 
   --seed N       run one seed, print its last events if it breaks
-  --seeds N      run so many seeds (default 100)
+  --seeds N      run so many seeds (default 100; with --mutants, at most 10000)
   --from N       beginning at this one (default 0)
   --jobs N       on so many threads (default: all)
   --mutant NAME  with a planted bug, which is to be found
-  --mutants      with each planted bug in turn; prints how many seeds find it
+  --mutants      with each planted bug in turn, until it is found and a hundred seeds have run; prints how many of
+                 them found it
   --short        a shorter time of faults
   --twice        run each seed twice and compare the traces
   --keep-going   do not stop at the first seed that breaks
   --verbose      print every event (with --seed)
 ";
+
+/// A planted bug has to be found within so many seeds.
+const MUTANT_SEEDS: u64 = 10_000;
+/// Of a planted bug, so many seeds are run even if the first finds it: how many do tells how well it is found.
+const COUNTED_SEEDS: u64 = 100;
 
 struct Arguments {
     from: u64,
@@ -49,6 +55,7 @@ fn parse() -> Result<Arguments, String> {
         twice: false,
         keep_going: false,
     };
+    let mut seeds_given = false;
     let mut rest = std::env::args().skip(1);
     while let Some(flag) = rest.next() {
         let (flag, given) = match flag.split_once('=') {
@@ -59,7 +66,7 @@ fn parse() -> Result<Arguments, String> {
         let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text} is not a number"));
         match flag.as_str() {
             "--seed" => (arguments.from, arguments.seeds) = (number(value()?)?, 1),
-            "--seeds" => arguments.seeds = number(value()?)?,
+            "--seeds" => (arguments.seeds, seeds_given) = (number(value()?)?, true),
             "--from" => arguments.from = number(value()?)?,
             "--jobs" => arguments.jobs = number(value()?)?.max(1) as usize,
             "--mutant" => {
@@ -76,6 +83,9 @@ fn parse() -> Result<Arguments, String> {
             "--help" | "-h" => return Err(HELP.to_owned()),
             other => return Err(format!("unknown flag {other}\n\n{HELP}")),
         }
+    }
+    if arguments.mutants && !seeds_given {
+        arguments.seeds = MUTANT_SEEDS;
     }
     Ok(arguments)
 }
@@ -128,11 +138,11 @@ fn run_mutants(arguments: &Arguments) -> bool {
         let options = Options { mutant: Some(mutant), ..arguments.options.clone() };
         let caught: Mutex<BTreeMap<u64, String>> = Mutex::default();
         let (seeds, _) = run_all(arguments, &options, &|report| {
+            let mut caught = caught.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if let Some(failure) = &report.failure {
-                let mut caught = caught.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 caught.insert(report.seed, failure.what.clone());
             }
-            true
+            caught.is_empty() || report.seed < arguments.from + COUNTED_SEEDS
         });
         let caught = caught.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (first, what) = caught.first_key_value().map_or((String::from("-"), ""), |(s, w)| (s.to_string(), w));
