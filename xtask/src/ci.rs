@@ -44,7 +44,7 @@ fn stages() -> Result {
         run::run(&mut run::cargo(["clippy", "-q", "--workspace", "--all-targets", "--", "-D", "warnings"]))
     })?;
     // Among them etcd's 41 raft scripts.
-    stage("tests", || run::run(&mut run::cargo(["test", "--workspace"])))?;
+    stage("tests", || run::run(&mut run::cargo(["test", "--workspace", "--no-fail-fast"])))?;
     // Built exactly as the later stages ask for it, since other features would mean another build.
     stage("release build", || interop::build_server().map(|_| ()))?;
     stage("simulator, fixed seeds", || sim::run(&["--seeds".into(), FIXED_SEEDS.into()]))?;
