@@ -29,8 +29,8 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::go::{self, Judge};
@@ -97,8 +97,17 @@ struct Tally {
     faults: Vec<String>,
 }
 
+/// Programs started in the background of a script ignore SIGINT, and so do those they start; tools are ended by it here. What
+/// has a handler in this process starts with the default in its children.
+fn obey_interrupts() -> Result {
+    let always = Arc::new(AtomicBool::new(true));
+    let done = signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, always);
+    done.map(|_| ()).map_err(|error| format!("SIGINT: {error}"))
+}
+
 pub fn run(arguments: &[String]) -> Result {
     let options = options(arguments)?;
+    obey_interrupts()?;
     let mut chosen = scenarios();
     chosen.retain(|scenario| scenario.lines.iter().any(|line| wanted(&options, scenario, line)));
     if options.list {
