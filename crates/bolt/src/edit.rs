@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use bytes::{BufMut, Bytes};
 
 use crate::layout::{ELEMENT_LEN, HEADER_LEN, Item, Kind};
-use crate::page::{FLAG_BUCKET, FLAG_META, MAGIC, NO_FREELIST, Page, VERSION, fnv1a};
+use crate::page::{FLAG_BUCKET, Page};
 use crate::reader::BoltReader;
-use crate::writer::{put_element, put_header};
+use crate::writer::{meta_page, put_element, put_header};
 use crate::{Error, Fault, MAX_KEY_LEN, ReadAt};
 
 /// Levels of a tree no real file reaches.
@@ -205,22 +205,7 @@ impl Patch {
     }
 
     fn meta(&self, id: u64, txid: u64) -> (u64, Bytes) {
-        let mut page = Vec::with_capacity(HEADER_LEN + 64);
-        page.put_u64_le(id);
-        page.put_u16_le(FLAG_META);
-        page.put_u16_le(0);
-        page.put_u32_le(0);
-        page.put_u32_le(MAGIC);
-        page.put_u32_le(VERSION);
-        page.put_u32_le(self.page_size);
-        page.put_u32_le(0);
-        page.put_u64_le(self.root);
-        page.put_u64_le(0);
-        page.put_u64_le(NO_FREELIST);
-        page.put_u64_le(self.high_water);
-        page.put_u64_le(txid);
-        let checksum = fnv1a(&page[HEADER_LEN..]);
-        page.put_u64_le(checksum);
+        let page = meta_page(id, txid, self.page_size, self.root, self.high_water);
         (id * u64::from(self.page_size), page.into())
     }
 }

@@ -112,7 +112,9 @@ impl<W: Write> BoltWriter<W> {
     pub fn write(mut self, plan: &Plan, source: &dyn Source) -> Result<W, WriteError> {
         self.high_water = plan.high_water;
         for page in 0..FIRST_PAGE {
-            let meta = meta_page(page, TXID - page, plan);
+            // Page 0 is the newer of the two; both describe the same tree, so losing one loses nothing.
+            let mut meta = meta_page(page, TXID - page, PAGE_SIZE as u32, plan.root, plan.high_water);
+            meta.resize(PAGE_SIZE, 0);
             self.sink.write_all(&meta)?;
         }
         self.next = FIRST_PAGE;
@@ -215,24 +217,23 @@ fn write_zeroes(sink: &mut impl Write, mut len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The meta of a page. Page 0 is the newer of the two; both describe the same tree, so losing one loses nothing.
-fn meta_page(id: u64, txid: u64, plan: &Plan) -> Vec<u8> {
-    let mut page = Vec::with_capacity(PAGE_SIZE);
+/// Page `id` with a meta, as far as it says anything: the tree below `root`, and no list of free pages.
+pub(crate) fn meta_page(id: u64, txid: u64, page_size: u32, root: u64, high_water: u64) -> Vec<u8> {
+    let mut page = Vec::with_capacity(HEADER_LEN + 64);
     page.put_u64_le(id);
     page.put_u16_le(FLAG_META);
     page.put_u16_le(0);
     page.put_u32_le(0);
     page.put_u32_le(MAGIC);
     page.put_u32_le(VERSION);
-    page.put_u32_le(PAGE_SIZE as u32);
+    page.put_u32_le(page_size);
     page.put_u32_le(0);
-    page.put_u64_le(plan.root);
+    page.put_u64_le(root);
     page.put_u64_le(0);
     page.put_u64_le(NO_FREELIST);
-    page.put_u64_le(plan.high_water);
+    page.put_u64_le(high_water);
     page.put_u64_le(txid);
     let checksum = fnv1a(&page[HEADER_LEN..]);
     page.put_u64_le(checksum);
-    page.resize(PAGE_SIZE, 0);
     page
 }
