@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dolmen_env::{Disk, DiskLock, Mono, RealClock};
+use dolmen_env::{Disk, DiskLock, Memory, Mono, RealClock, Rests};
 use dolmen_machine::InstallJob;
 use dolmen_mvcc::CompactionHash;
 use dolmen_revlog::Job;
@@ -22,6 +22,8 @@ use crate::start::Started;
 /// How long the WAL has nothing to do before it notes how far it is acknowledged, and how often it does so when busy.
 pub const IDLE: Duration = Duration::from_millis(100);
 pub const NOTE_NANOS: u64 = 1_000_000_000;
+/// How long the store has nothing to do before its thread rests.
+const STORE_IDLE: Duration = Duration::from_millis(300);
 
 /// Work of the store's thread.
 enum StoreWork {
@@ -65,7 +67,8 @@ impl Running {
 
 /// Starts the threads of a node.
 ///
-/// `sinks`: one for each runtime, in the order of [`crate::Completion::runtime`].
+/// `sinks`: one for each runtime, in the order of [`crate::Completion::runtime`]. `memory`: how each thread gives freed
+/// memory back while it rests.
 ///
 /// # Errors
 /// The operating system gives no thread.
@@ -74,6 +77,7 @@ pub fn spawn(
     disk: Arc<dyn Disk>,
     peers: Arc<dyn PeerSender>,
     sinks: Vec<Box<dyn Sink>>,
+    memory: Memory,
 ) -> std::io::Result<Running> {
     let Started { node, wal, lock } = started;
     let shared = node.shared().clone();
@@ -86,21 +90,21 @@ pub fn spawn(
     let spawn_named = |name: &str| std::thread::Builder::new().name(name.to_owned());
     let (to_node, broken) = (shared.clone(), failed.clone());
     let wal_thread = spawn_named("wal").spawn(move || {
-        if let Err(error) = write_ahead(wal, &wal_queue, &to_node) {
+        if let Err(error) = write_ahead(wal, &wal_queue, &to_node, memory) {
             fail(&broken, &to_node, "writing the write-ahead log", &error);
         }
     })?;
     let to_node = shared.clone();
     let store_thread = spawn_named("store").spawn(move || {
-        if let Err(error) = keep_store(&store_queue, &to_node) {
+        if let Err(error) = keep_store(&store_queue, &to_node, memory) {
             fail(&failed, &to_node, "writing the store", &error);
         }
     })?;
     let (hash_jobs, hash_queue) = channel();
     let to_node = shared.clone();
     // Reads the whole store, so it is kept apart from the thread that syncs it.
-    let hash_thread = spawn_named("hash").spawn(move || make_hashes(&hash_queue, &to_node))?;
-    let driver = Driver { node, shared, peers, sinks, wal_jobs, store_jobs, hash_jobs, disk, failures };
+    let hash_thread = spawn_named("hash").spawn(move || make_hashes(&hash_queue, &to_node, memory))?;
+    let driver = Driver { node, shared, peers, sinks, wal_jobs, store_jobs, hash_jobs, disk, failures, memory };
     let thread = spawn_named("node").spawn(move || {
         let result = driver.run();
         // Both end when the loop has dropped its ends of their queues.
@@ -130,6 +134,7 @@ struct Driver {
     hash_jobs: Sender<HashWork>,
     disk: Arc<dyn Disk>,
     failures: Receiver<DiskFailure>,
+    memory: Memory,
 }
 
 impl Driver {
@@ -139,9 +144,11 @@ impl Driver {
         let mut next_tick = RealClock::mono();
         let mut inputs = VecDeque::new();
         let mut patience = Duration::ZERO;
+        let mut rests = Rests::new(self.memory);
         loop {
             self.shared.inbox.take(&mut inputs, patience);
             let now = RealClock::mono();
+            let idle = inputs.is_empty();
             if now >= next_tick {
                 self.node.step(now, Input::Tick);
                 // Ticks missed while the process was stopped are not made up for: time has passed for everybody.
@@ -157,6 +164,9 @@ impl Driver {
             let busy = effects.busy;
             if let Some(reason) = self.carry_out(effects) {
                 return Ok(reason);
+            }
+            if idle && !busy {
+                rests.rest(now);
             }
             patience = if busy { Duration::ZERO } else { Duration::from_nanos(next_tick.since(RealClock::mono())) };
         }
@@ -199,23 +209,31 @@ impl Driver {
     }
 }
 
-fn make_hashes(queue: &Receiver<HashWork>, shared: &Shared) {
+fn make_hashes(queue: &Receiver<HashWork>, shared: &Shared, memory: Memory) {
     while let Ok((id, job)) = queue.recv() {
         // A snapshot put in the store's place takes the compaction with it; a damaged store is found by whoever reads.
         let _hash = job.run();
         shared.inbox.push(Input::Hashed(id));
+        memory.give_back();
     }
 }
 
 /// Appends all jobs that wait, syncs once, hands them back in order.
-fn write_ahead(mut wal: Wal, queue: &Receiver<WalJob>, shared: &Shared) -> Result<(), dolmen_wal::WalError> {
+fn write_ahead(
+    mut wal: Wal,
+    queue: &Receiver<WalJob>,
+    shared: &Shared,
+    memory: Memory,
+) -> Result<(), dolmen_wal::WalError> {
     let mut noted = RealClock::mono();
+    let mut rests = Rests::new(memory);
     loop {
         let first = match queue.recv_timeout(IDLE) {
             Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => {
                 // Nothing to do is the time to write down how far the log is acknowledged.
                 wal.note_acked()?;
+                rests.rest(RealClock::mono());
                 match queue.recv() {
                     Ok(first) => first,
                     Err(_) => break,
@@ -264,17 +282,24 @@ pub fn append_all(wal: &mut Wal, jobs: &[WalJob]) -> Result<(), dolmen_wal::WalE
     Ok(())
 }
 
-fn keep_store(queue: &Receiver<StoreWork>, shared: &Shared) -> Result<(), dolmen_revlog::Error> {
-    while let Ok(work) = queue.recv() {
+fn keep_store(queue: &Receiver<StoreWork>, shared: &Shared, memory: Memory) -> Result<(), dolmen_revlog::Error> {
+    loop {
+        let work = match queue.recv_timeout(STORE_IDLE) {
+            Err(RecvTimeoutError::Timeout) => {
+                memory.give_back();
+                queue.recv().ok()
+            }
+            work => work.ok(),
+        };
         match work {
-            StoreWork::Job(job) => {
+            Some(StoreWork::Job(job)) => {
                 let begin = RealClock::mono();
                 let done = job.run()?;
                 shared.metrics.store_sync.observe(RealClock::mono().since(begin));
                 shared.inbox.push(Input::StoreDone(done));
             }
-            StoreWork::Install(job) => shared.inbox.push(Input::Installed(job.run())),
+            Some(StoreWork::Install(job)) => shared.inbox.push(Input::Installed(job.run())),
+            None => return Ok(()),
         }
     }
-    Ok(())
 }
