@@ -27,7 +27,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dolmen_env::{Disk, Mono};
 use dolmen_lease::{GrantError, LeaseRecord, Lessor, record_key};
-use dolmen_mvcc::{Change, CompactError, CompactionHash, Store};
+use dolmen_mvcc::{Change, CompactError, CompactionHash, Store, Txn};
 use dolmen_proto::etcdserverpb::alarm_request::AlarmAction;
 use dolmen_proto::etcdserverpb::request_op::Request as Op;
 use dolmen_proto::etcdserverpb::{
@@ -223,7 +223,8 @@ impl Machine {
     /// Applies one entry. The caller hands entries in order, each once, from [`Machine::applied`] + 1 on.
     ///
     /// # Errors
-    /// The process must stop: the store cannot be read, or the entry is of a kind no known release writes.
+    /// The process must stop: the store cannot be read, or the entry is of a kind no known release writes. Until it has,
+    /// readers see everything up to the entry and nothing of it; `apply` and `commit` must not be called again.
     pub fn apply(&mut self, entry: &Entry, now: Mono) -> Result<Applied, FatalError> {
         assert!(entry.index == self.applied + 1, "entry {} after {}", entry.index, self.applied);
         let bad = |what: String| FatalError::BadEntry { index: entry.index, what };
@@ -270,25 +271,22 @@ impl Machine {
     ) -> Result<Response, ReadError> {
         if let Some(put) = request.put {
             self.refuse_under_alarm(Writes::Grows)?;
-            let mut txn = self.store.begin();
-            let response = txn::put(&mut txn, &self.lessor, put)?;
-            *changes = txn.finish();
+            let (response, made) = change(self.store.begin(), |txn| txn::put(txn, &self.lessor, put))?;
+            *changes = made;
             self.attach(changes);
             return Ok(Response::Put(response));
         }
         if let Some(delete) = request.delete_range {
             self.refuse_under_alarm(Writes::Shrinks)?;
-            let mut txn = self.store.begin();
-            let response = txn::delete_range(&mut txn, delete)?;
-            *changes = txn.finish();
+            let (response, made) = change(self.store.begin(), |txn| txn::delete_range(txn, delete))?;
+            *changes = made;
             self.attach(changes);
             return Ok(Response::DeleteRange(response));
         }
         if let Some(request) = request.txn {
             self.refuse_under_alarm(if has_put(&request) { Writes::Grows } else { Writes::Shrinks })?;
-            let mut txn = self.store.begin();
-            let response = txn::txn(&mut txn, &self.lessor, request)?;
-            *changes = txn.finish();
+            let (response, made) = change(self.store.begin(), |txn| txn::txn(txn, &self.lessor, request))?;
+            *changes = made;
             self.attach(changes);
             return Ok(Response::Txn(response));
         }
@@ -532,6 +530,22 @@ impl Machine {
 enum Writes {
     Grows,
     Shrinks,
+}
+
+/// Runs one request on the key space. When it comes upon damage midway, readers never see the half it has done.
+fn change<T>(
+    mut txn: Txn<'_>,
+    request: impl FnOnce(&mut Txn<'_>) -> Result<T, ReadError>,
+) -> Result<(T, Vec<Change>), ReadError> {
+    match request(&mut txn) {
+        Ok(response) => Ok((response, txn.finish())),
+        Err(error) => {
+            if matches!(error, ReadError::Log(_)) {
+                txn.abandon();
+            }
+            Err(error)
+        }
+    }
 }
 
 /// Whether either branch holds a put, at any depth: what a full store refuses.

@@ -36,7 +36,8 @@ pub struct Change {
 }
 
 /// One request that may change the store. All its changes share one main revision, the current one plus 1, and become
-/// visible to readers together when it is finished (or dropped: what was changed is never taken back).
+/// visible to readers together when it is finished (or dropped: what was changed is never taken back, but see
+/// [`Txn::abandon`]).
 ///
 /// Its own reads see its changes. It holds the store's lock.
 pub struct Txn<'s> {
@@ -45,12 +46,14 @@ pub struct Txn<'s> {
     main: i64,
     changes: Vec<Change>,
     subs: i64,
+    /// Nobody is to see what was changed.
+    hidden: bool,
 }
 
 impl<'s> Txn<'s> {
     pub(crate) fn new(inner: RwLockWriteGuard<'s, Inner>, writer: &'s mut Writer) -> Self {
         let main = inner.current.checked_add(1).expect("there are fewer than 2^63 revisions");
-        Self { inner, writer, main, changes: Vec::new(), subs: 0 }
+        Self { inner, writer, main, changes: Vec::new(), subs: 0, hidden: false }
     }
 
     /// The revision reads see: the current one, plus 1 once something was changed.
@@ -247,11 +250,19 @@ impl<'s> Txn<'s> {
     pub fn finish(mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
+
+    /// Ends a request that came upon a damaged record midway. Readers go on at the revision before it and see nothing of
+    /// what it has done; the store must not be changed or committed after it.
+    pub fn abandon(mut self) {
+        self.hidden = true;
+    }
 }
 
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
-        self.inner.current = self.revision();
+        if !self.hidden {
+            self.inner.current = self.revision();
+        }
     }
 }
 

@@ -50,6 +50,23 @@ fn a_fresh_store_accepts_a_compaction_at_0_once() {
 }
 
 #[test]
+fn an_abandoned_request_is_never_seen() {
+    let (mut store, _) = open(&SimDisk::new(1), small_options());
+    put(&mut store, "a", "1");
+    let reader = store.reader();
+    let before = reader.hash_kv(0).expect("readable").hash;
+    let mut txn = store.begin();
+    txn.put(&"a".into(), b"2", 0);
+    txn.put(&"b".into(), b"2", 0);
+    txn.abandon();
+    assert_eq!(store.revision(), 2);
+    assert_eq!((value_at(&reader, "a", 0), value_at(&reader, "b", 0)), (Some(b"1".to_vec()), None));
+    let all = reader.range(&KeyRange::From(Bytes::from_static(b"\0")), &RangeOptions::default()).expect("readable");
+    assert_eq!((all.count, all.kvs.len(), all.revision), (1, 1, 2));
+    assert_eq!(reader.hash_kv(0).expect("readable").hash, before);
+}
+
+#[test]
 fn a_request_without_changes_uses_no_revision_and_a_dropped_one_keeps_its_changes() {
     let (mut store, _) = open(&SimDisk::new(1), small_options());
     let mut txn = store.begin();

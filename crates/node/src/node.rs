@@ -45,7 +45,7 @@ use dolmen_proto::raftpb::{Entry, HardState, Message, Snapshot};
 use dolmen_proto::walpb;
 use dolmen_raft::{MemoryStorage, RawNode, Role};
 use dolmen_revlog::{Hint, Job, JobDone};
-use dolmen_types::{Index, LeaseId, MemberId};
+use dolmen_types::{Index, LeaseId, MemberId, error_chain};
 use dolmen_watch::{CloseReason, Hub};
 
 use self::confirm::Confirm;
@@ -221,7 +221,10 @@ pub struct Node {
     marked: Index,
     reclaim: bool,
     sync_now: bool,
+    /// This member is about to stop, and will have by then.
     stopping: Option<Mono>,
+    /// What was found wrong with the store: until the node stops because of it, it only hands leadership over.
+    damage: Option<String>,
     stop: Option<StopReason>,
 
     effects: Effects,
@@ -284,6 +287,7 @@ impl Node {
             reclaim: false,
             sync_now: false,
             stopping: None,
+            damage: None,
             stop: None,
             effects: Effects::default(),
             config,
@@ -307,6 +311,11 @@ impl Node {
         &self.raft
     }
 
+    /// What is wrong with the store, while the node hands leadership over because of it and before it stops.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+
     /// Takes one input. What follows from it comes out of the next [`Node::advance`].
     pub fn step(&mut self, now: Mono, input: Input) {
         self.now = now;
@@ -326,7 +335,7 @@ impl Node {
             Input::Unreachable(id) => self.raft.report_unreachable(id),
             Input::SnapshotStatus(id, arrived) => self.raft.report_snapshot(id, arrived),
             // A leader that can make no snapshot would leave a follower behind for good; whoever leads next can help it.
-            Input::StoreDamaged(what) => self.stop = Some(StopReason::Fatal(format!("cannot make a snapshot: {what}"))),
+            Input::StoreDamaged(what) => self.damaged(format!("cannot make a snapshot: {what}")),
             Input::RemovedFromCluster => self.stop = Some(StopReason::Removed),
             Input::WalDone(job) => self.wal_done(job),
             Input::StoreDone(done) => self.machine.store_mut().log().finish_job(done),
@@ -337,7 +346,7 @@ impl Node {
     }
 
     /// A message off the wire. A lying or unknown one is refused and has no effect: peers are not trusted to be well.
-    pub(super) fn receive(&mut self, message: Message) {
+    fn receive(&mut self, message: Message) {
         if let Err(error @ dolmen_raft::Error::CommitOutOfRange { .. }) = self.raft.step(message) {
             // The leader knows this member to hold entries that it does not have: its log was lost or cut.
             self.fatal(&error);
@@ -367,7 +376,7 @@ impl Node {
         std::mem::take(&mut self.effects)
     }
 
-    pub(super) fn tick(&mut self) {
+    fn tick(&mut self) {
         let late = self.now.since(self.last_tick) > MISSED_TICKS * self.config.tick_nanos;
         // Only a quorum's word clears the doubt (see `answer_reads`); where nobody else votes there is none.
         self.was_paused = late || (self.was_paused && self.leads());
@@ -384,13 +393,20 @@ impl Node {
         if self.leads() {
             self.expire_leases();
         }
-        self.hub.tick(self.now);
+        if self.damage.is_none() {
+            self.hub.tick(self.now);
+        }
         self.expire_requests();
         self.check_transfer();
         self.publish_self();
     }
 
-    pub(super) fn background(&mut self) {
+    /// What goes on beside requests: compaction, watchers that are behind, the store's jobs, cutting the log.
+    fn background(&mut self) {
+        if self.damage.is_some() {
+            self.finish_stop();
+            return;
+        }
         let pruning = self.machine.store_mut().compact_step(COMPACT_KEYS_PER_TURN);
         self.effects.busy |= pruning;
         if !pruning {
@@ -401,7 +417,7 @@ impl Node {
         if self.hub.has_unsynced() {
             match self.hub.catch_up(&self.history, CATCH_UP_BYTES_PER_TURN) {
                 Ok(more) => self.effects.busy |= more,
-                Err(error) => self.fatal(&error),
+                Err(error) => self.damaged(error_chain(&error)),
             }
         }
         let hint = if self.sync_now {
@@ -415,12 +431,10 @@ impl Node {
             self.effects.store.push(job);
         }
         self.cut_log();
-        if let Some(until) = self.stopping {
-            self.finish_stop(until);
-        }
+        self.finish_stop();
     }
 
-    pub(super) fn wake_streams(&mut self) {
+    fn wake_streams(&mut self) {
         for (runtime, slot) in self.hub.take_wakeups() {
             self.effects.replies.entry(runtime).or_default().push((slot, Reply::WatchReady));
         }

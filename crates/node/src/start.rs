@@ -79,7 +79,7 @@ pub enum StartError {
     ForeignDirectory { dir: PathBuf },
     #[error("opening the write-ahead log")]
     Wal(#[from] WalError),
-    #[error("opening the store")]
+    #[error(transparent)]
     Machine(#[from] OpenError),
     #[error("the store is at index {applied}, but no log begins at or below it: files of {dir} are missing")]
     MissingLog { applied: u64, dir: PathBuf },

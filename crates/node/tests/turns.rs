@@ -4,14 +4,20 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use dolmen_env::{Mono, SimDisk};
+use bytes::Bytes;
+use dolmen_env::{Disk, Mono, SimDisk};
+use dolmen_mvcc::{RangeError, RangeOptions};
 use dolmen_node::driver::append_all;
 use dolmen_node::{
-    Bootstrap, Completion, Config, Input, Layout, Member, Node, ProposeKind, Reply, Request, StartOptions, Started,
-    StopReason, Submission,
+    Bootstrap, Completion, Config, Input, Layout, Member, Node, ProposeKind, Reply, Request, RequestError,
+    StartOptions, Started, StopReason, Submission,
 };
-use dolmen_proto::etcdserverpb::{InternalRaftRequest, LeaseGrantRequest, PutRequest, RequestHeader};
+use dolmen_proto::etcdserverpb::request_op::Request as Op;
+use dolmen_proto::etcdserverpb::{
+    InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest, RequestHeader, RequestOp, TxnRequest,
+};
 use dolmen_proto::raftpb::{Message, MessageType};
+use dolmen_types::KeyRange;
 use dolmen_wal::{Wal, WalOptions};
 use prost::Message as _;
 
@@ -23,9 +29,46 @@ struct Turned {
     wal: Wal,
 }
 
+impl Turned {
+    fn start(id: u64, disk: &SimDisk, now: u64) -> Self {
+        let peer = |id| Member { id, peer_urls: vec![format!("http://n{id}:2380")], ..Member::default() };
+        let options = StartOptions {
+            layout: Layout::new(Path::new("/data"), None),
+            bootstrap: Bootstrap::New { members: [1, 2, 3].map(peer).to_vec() },
+            machine: dolmen_machine::Config {
+                lease: dolmen_lease::Config::default(),
+                log: dolmen_revlog::Options { segment_bytes: 4096, sync_interval: 1, ..Default::default() },
+            },
+            wal: WalOptions { segment_bytes: 1 << 16 },
+        };
+        let config = Config {
+            member_id: id,
+            cluster_id: 7,
+            name: format!("n{id}"),
+            client_urls: Vec::new(),
+            tick_nanos: TICK,
+            election_ticks: ELECTION_TICKS,
+            pre_vote: true,
+            snapshot_count: 1000,
+            catch_up_entries: 100,
+            max_request_bytes: 1 << 20,
+            progress_notify_nanos: 1 << 40,
+            priority_request: true,
+            seed: id,
+            incarnation: 1 + now,
+        };
+        let started = dolmen_node::start(Arc::new(disk.clone()), &options, config, Mono(now)).unwrap();
+        let Started { node, wal, lock: _ } = started;
+        Self { node, wal }
+    }
+}
+
 struct Group {
     now: u64,
+    disks: BTreeMap<u64, SimDisk>,
     members: BTreeMap<u64, Turned>,
+    /// Why those stopped that are gone by themselves.
+    stopped: BTreeMap<u64, StopReason>,
     replies: BTreeMap<u64, Reply>,
     next_slot: u64,
     /// Messages for which this holds are lost.
@@ -34,38 +77,17 @@ struct Group {
 
 impl Group {
     fn new() -> Self {
-        let peer = |id| Member { id, peer_urls: vec![format!("http://n{id}:2380")], ..Member::default() };
-        let members = [1, 2, 3].map(|id| {
-            let options = StartOptions {
-                layout: Layout::new(Path::new("/data"), None),
-                bootstrap: Bootstrap::New { members: [1, 2, 3].map(peer).to_vec() },
-                machine: dolmen_machine::Config {
-                    lease: dolmen_lease::Config::default(),
-                    log: dolmen_revlog::Options::default(),
-                },
-                wal: WalOptions { segment_bytes: 1 << 16 },
-            };
-            let config = Config {
-                member_id: id,
-                cluster_id: 7,
-                name: format!("n{id}"),
-                client_urls: Vec::new(),
-                tick_nanos: TICK,
-                election_ticks: ELECTION_TICKS,
-                pre_vote: true,
-                snapshot_count: 1000,
-                catch_up_entries: 100,
-                max_request_bytes: 1 << 20,
-                progress_notify_nanos: 1 << 40,
-                priority_request: true,
-                seed: id,
-                incarnation: 1,
-            };
-            let started = dolmen_node::start(Arc::new(SimDisk::new(id)), &options, config, Mono(0)).unwrap();
-            let Started { node, wal, lock: _ } = started;
-            (id, Turned { node, wal })
-        });
-        Self { now: 0, members: members.into(), replies: BTreeMap::new(), next_slot: 0, lose: Box::new(|_| false) }
+        let disks = BTreeMap::from([1, 2, 3].map(|id| (id, SimDisk::new(id))));
+        let members = disks.iter().map(|(id, disk)| (*id, Turned::start(*id, disk, 0))).collect();
+        Self {
+            now: 0,
+            disks,
+            members,
+            stopped: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            next_slot: 0,
+            lose: Box::new(|_| false),
+        }
     }
 
     /// Ticks the named members, then lets everybody work until nothing is left to do.
@@ -83,7 +105,7 @@ impl Group {
         let mut sent = VecDeque::new();
         loop {
             let mut idle = true;
-            for member in self.members.values_mut() {
+            for (id, member) in &mut self.members {
                 let effects = member.node.advance(Mono(self.now));
                 idle &= effects.messages.is_empty() && effects.wal.is_empty() && effects.store.is_empty();
                 sent.extend(effects.messages);
@@ -97,8 +119,11 @@ impl Group {
                     member.node.step(Mono(self.now), Input::StoreDone(done));
                 }
                 self.replies.extend(effects.replies.into_values().flatten());
-                assert!(effects.stopped.is_none());
+                if let Some(reason) = effects.stopped {
+                    self.stopped.insert(*id, reason);
+                }
             }
+            self.members.retain(|id, _| !self.stopped.contains_key(id));
             if idle && sent.is_empty() {
                 return;
             }
@@ -112,6 +137,7 @@ impl Group {
         }
     }
 
+    /// Of those that run, who leads.
     fn leader(&self) -> Option<u64> {
         self.members.iter().find(|(_, member)| member.node.raft().is_leader()).map(|(id, _)| *id)
     }
@@ -135,6 +161,23 @@ impl Group {
         self.members.get_mut(&id).unwrap().node.step(Mono(self.now), Input::Submit(submission));
         self.settle();
         self.next_slot
+    }
+
+    fn put(&mut self, at: u64, key: &str, value: &str) -> u64 {
+        let put = PutRequest { key: key.to_owned().into(), value: value.to_owned().into(), ..PutRequest::default() };
+        self.propose(at, InternalRaftRequest { put: Some(put), ..InternalRaftRequest::default() })
+    }
+
+    /// A member's answer to a serializable read of a key, as the edge gives it beside the node.
+    fn get(&self, at: u64, key: &str) -> Result<Vec<Bytes>, RangeError> {
+        let key = KeyRange::Single(key.to_owned().into());
+        self.members[&at].node.machine().store().reader().range(&key, &RangeOptions::default()).map(|found| found.kvs)
+    }
+
+    /// Says in `at`'s name that its store could not be read while a snapshot was made.
+    fn damage(&mut self, at: u64) {
+        let what = String::from("the record of revision 5.0 does not match");
+        self.members.get_mut(&at).unwrap().node.step(Mono(self.now), Input::StoreDamaged(what));
     }
 
     fn propose(&mut self, at: u64, request: InternalRaftRequest) -> u64 {
@@ -232,17 +275,131 @@ fn renewals_beside_the_loop_end_with_certainty() {
     assert_eq!(renew(&group, follower, 0), None);
 }
 
+const DAMAGE: &str = "cannot make a snapshot: the record of revision 5.0 does not match";
+
 #[test]
-fn a_member_that_can_make_no_snapshot_stops() {
+fn a_follower_that_can_make_no_snapshot_stops() {
     let mut group = Group::new();
     let leader = group.elect(&[1, 2, 3]);
-    let member = &mut group.members.get_mut(&leader).unwrap().node;
-    member.step(Mono(group.now), Input::StoreDamaged("the record of revision 5.0 does not match".into()));
-    let Some(StopReason::Fatal(text)) = member.advance(Mono(group.now)).stopped else { panic!("goes on") };
-    assert_eq!(text, "cannot make a snapshot: the record of revision 5.0 does not match");
-    group.members.remove(&leader);
+    let follower = if leader == 1 { 2 } else { 1 };
+    group.damage(follower);
+    group.settle();
+    assert!(matches!(&group.stopped[&follower], StopReason::Fatal(what) if what == DAMAGE));
+    assert_eq!(group.leader(), Some(leader), "the others go on");
+}
+
+#[test]
+fn a_leader_with_a_damaged_store_hands_over_before_it_stops() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    group.put(leader, "k", "v");
+    group.damage(leader);
+    let refused = group.put(leader, "k", "w");
+    assert!(matches!(group.replies.get(&refused), Some(Reply::Applied(Err(RequestError::Stopped)))));
+    // No tick has passed: nobody waited for an election.
+    let StopReason::Fatal(what) = &group.stopped[&leader] else { panic!("it says what it found") };
+    assert_eq!(what, DAMAGE);
+    let next = group.leader().expect("leadership was handed over");
+    let slot = group.put(next, "k", "x");
+    assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Ok(_)))));
+}
+
+#[test]
+fn a_damaged_leader_that_cannot_hand_over_stops_all_the_same() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    group.lose = Box::new(|message| message.r#type == MessageType::MsgTimeoutNow as i32);
+    group.damage(leader);
+    let read = group.submit(leader, Request::ReadIndex);
+    assert!(matches!(group.replies.get(&read), Some(Reply::ReadReady(Err(RequestError::Stopped)))));
+    let mut ticks = 0;
+    while group.stopped.is_empty() {
+        ticks += 1;
+        assert!(ticks <= ELECTION_TICKS, "it waits no longer than the others' election would take");
+        assert_eq!(group.members[&leader].node.damage(), Some(DAMAGE));
+        group.tick(&[1, 2, 3]);
+    }
+    assert!(ticks > 1, "it has tried");
+    assert!(matches!(&group.stopped[&leader], StopReason::Fatal(what) if what == DAMAGE));
     let rest: Vec<u64> = group.members.keys().copied().collect();
-    assert_ne!(group.elect(&rest), leader, "the others go on");
+    group.lose = Box::new(|_| false);
+    assert_ne!(group.elect(&rest), leader);
+
+    // With nobody who has kept up there is nothing to try.
+    let last = group.leader().unwrap();
+    group.members.retain(|id, _| *id == last);
+    for _ in 0..2 * ELECTION_TICKS {
+        group.tick(&[last]);
+    }
+    group.damage(last);
+    group.settle();
+    assert!(group.stopped.contains_key(&last));
+}
+
+/// A transaction that comes upon a damaged record midway: nobody sees the half of it, and the others apply it whole.
+#[test]
+fn damage_found_while_applying_shows_nothing_and_hands_over() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    let mark = "a value that stands alone";
+    group.put(leader, "a", mark);
+    for n in 0..40 {
+        group.put(leader, "other", &format!("{n} {}", "x".repeat(200)));
+    }
+    for _ in 0..3 {
+        group.tick(&[1, 2, 3]);
+    }
+    // The process starts anew over a store with a flipped bit in a sealed segment, which it has no reason to read.
+    let disk = group.disks[&leader].clone();
+    group.members.remove(&leader);
+    let dir = Layout::new(Path::new("/data"), None).store();
+    let place = |name: &String| {
+        let bytes = disk.read(&dir.join(name)).unwrap();
+        bytes.windows(mark.len()).position(|window| window == mark.as_bytes())
+    };
+    let names = disk.read_dir(&dir).unwrap();
+    let (name, at) = names.iter().find_map(|name| Some((name, place(name)?))).expect("the value is in a file");
+    disk.flip_bit(&dir.join(name), at as u64 * 8).unwrap();
+    group.members.insert(leader, Turned::start(leader, &disk, group.now));
+    for _ in 0..3 * ELECTION_TICKS {
+        group.tick(&[1, 2, 3]);
+    }
+    let leads = group.leader().unwrap();
+    if leads != leader {
+        group.submit(leads, Request::MoveLeader { target: leader });
+        for _ in 0..3 {
+            group.tick(&[1, 2, 3]);
+        }
+    }
+    assert_eq!(group.leader(), Some(leader));
+
+    group.lose = Box::new(|message| message.r#type == MessageType::MsgTimeoutNow as i32);
+    let op = |request| Some(RequestOp { request: Some(request) });
+    let put = PutRequest { key: "b".into(), value: "w".into(), ..PutRequest::default() };
+    let range = RangeRequest { key: "a".into(), ..RangeRequest::default() };
+    let success = [op(Op::RequestPut(put)), op(Op::RequestRange(range))].into_iter().flatten().collect();
+    let txn = Some(TxnRequest { success, ..TxnRequest::default() });
+    let slot = group.propose(leader, InternalRaftRequest { txn, ..InternalRaftRequest::default() });
+    let node = &group.members[&leader].node;
+    assert!(node.damage().is_some_and(|what| what.contains("does not match its checksum")), "{:?}", node.damage());
+    assert!(!group.replies.contains_key(&slot), "its outcome is not known here");
+    assert_eq!(group.get(leader, "b").unwrap(), Vec::<Bytes>::new(), "half a transaction is never seen");
+    assert!(group.get(leader, "a").is_err(), "a damaged value is never given");
+    group.tick(&[1, 2, 3]);
+    assert_eq!(group.get(leader, "b").unwrap(), Vec::<Bytes>::new());
+
+    let others: Vec<u64> = group.members.keys().copied().filter(|id| *id != leader).collect();
+    for _ in 0..ELECTION_TICKS {
+        group.tick(&[1, 2, 3]);
+    }
+    assert!(matches!(group.stopped.get(&leader), Some(StopReason::Fatal(_))));
+    assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Err(RequestError::Stopped)))));
+    group.lose = Box::new(|_| false);
+    group.elect(&others);
+    for id in others {
+        assert_eq!(group.get(id, "b").unwrap().len(), 1, "n{id} has applied it");
+        assert_eq!(group.get(id, "a").unwrap().len(), 1);
+    }
 }
 
 /// What a leader decided about a lease and could not propose is forgotten with its leadership: the next leader may have

@@ -71,6 +71,10 @@ pub struct Stats {
     pub rotten: u64,
     /// Rotten members that refused to start.
     pub refused: u64,
+    /// Rotten members that found it while they led and a voter had kept up with them.
+    pub led_rotten: u64,
+    /// Those of them that knew who led after them before they stopped.
+    pub handed_over: u64,
     /// Rot that could not be told from a torn tail, and was undone.
     pub unseen_rot: u64,
 }
@@ -92,6 +96,8 @@ impl Stats {
         self.compared += other.compared;
         self.rotten += other.rotten;
         self.refused += other.refused;
+        self.led_rotten += other.led_rotten;
+        self.handed_over += other.handed_over;
         self.unseen_rot += other.unseen_rot;
     }
 }

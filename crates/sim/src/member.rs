@@ -60,6 +60,8 @@ pub(crate) struct Running {
     pub ahead: VecDeque<Entry>,
     /// The index up to which applied entries were compared with the model.
     pub seen: u64,
+    /// It hands leadership over since it came upon rot, at this time of its clock.
+    pub leaving: Option<Mono>,
 }
 
 pub(crate) struct Member {
@@ -212,6 +214,7 @@ impl Member {
             hash_at_work: false,
             ahead: VecDeque::new(),
             seen,
+            leaving: None,
         }));
         Ok(())
     }

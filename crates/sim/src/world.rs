@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use dolmen_bolt::{BoltWriter, Source};
-use dolmen_env::{Disk, OpenMode, Rng, SimDisk};
+use dolmen_env::{Disk, Mono, OpenMode, Rng, SimDisk};
 use dolmen_mvcc::RangeOptions;
 use dolmen_node::{Effects, Input, Reply, StopReason};
 use dolmen_proto::raftpb::{Message, MessageType};
@@ -300,12 +300,35 @@ impl World {
             let at = member.when(next_tick);
             self.queue.at(at, Event::Tick { node, epoch });
         }
+        self.watch_leaving(node, local, effects.stopped.is_some())?;
         let applied = self.members[node].running.as_ref().map_or(0, |running| running.node.machine().applied());
         self.trace.note(now, node as u8, if ticked { "tick" } else { "turn" }, inputs, applied);
         if effects.stopped.is_none() {
             self.observe(node)?;
         }
         self.carry_out(node, effects)
+    }
+
+    /// A leader that came upon damage hands over, and has stopped within an election timeout.
+    fn watch_leaving(&mut self, node: usize, local: Mono, stopped: bool) -> Result<(), String> {
+        let member = &mut self.members[node];
+        let Some(running) = &mut member.running else { return Ok(()) };
+        if let (None, Some(what)) = (running.leaving, running.node.damage()) {
+            if !member.rotten && !member.disk_trouble {
+                return Err(format!("n{node} is well and says: {what}"));
+            }
+            running.leaving = Some(local);
+            self.stats.led_rotten += 1;
+            self.trace.note(self.queue.now, node as u8, "hands over", 0, 0);
+        }
+        let Some(since) = running.leaving else { return Ok(()) };
+        if stopped {
+            let leader = running.node.raft().basic_status().leader_id;
+            self.stats.handed_over += u64::from(leader != 0 && leader != member.id);
+        } else if local.since(since) >= self.plan.tick * self.plan.election_ticks as u64 {
+            return Err(format!("n{node} is damaged and does not stop"));
+        }
+        Ok(())
     }
 
     /// Compares what the member has applied with everybody else.

@@ -6,6 +6,7 @@
 use dolmen_env::Mono;
 use dolmen_machine::{Applied, Outcome, Response};
 use dolmen_proto::raftpb::Message;
+use dolmen_types::error_chain;
 
 use super::Node;
 use crate::history::event;
@@ -14,6 +15,9 @@ use crate::request::RequestError;
 
 impl Node {
     pub(super) fn apply(&mut self, message: Message) {
+        if self.damage.is_some() {
+            return;
+        }
         let mut answers = Vec::new();
         let mut events = Vec::new();
         let mut reconfigured = false;
@@ -25,7 +29,7 @@ impl Node {
             match self.machine.apply(entry, self.now) {
                 Ok(applied) => reconfigured |= self.applied(applied, &mut answers, &mut events),
                 Err(fatal) => {
-                    self.fatal(&fatal);
+                    self.damaged(error_chain(&fatal));
                     return;
                 }
             }
@@ -35,7 +39,7 @@ impl Node {
         if !events.is_empty()
             && let Err(error) = self.hub.notify(&events, &self.history)
         {
-            self.fatal(&error);
+            self.damaged(error_chain(&error));
             return;
         }
         if reconfigured {
@@ -96,7 +100,7 @@ impl Node {
         }
     }
 
-    pub(super) fn count(&self, result: &Result<Response, dolmen_machine::ApplyError>, changes: &[dolmen_mvcc::Change]) {
+    fn count(&self, result: &Result<Response, dolmen_machine::ApplyError>, changes: &[dolmen_mvcc::Change]) {
         let metrics = &self.shared.metrics;
         match result {
             Ok(Response::Put(_)) => metrics.puts.add(1),

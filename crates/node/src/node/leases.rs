@@ -117,7 +117,7 @@ impl Node {
         }
     }
 
-    pub(super) fn propose_checkpoints(&mut self, checkpoints: Vec<LeaseCheckpoint>) {
+    fn propose_checkpoints(&mut self, checkpoints: Vec<LeaseCheckpoint>) {
         let lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
         let request = InternalRaftRequest { lease_checkpoint, ..InternalRaftRequest::default() };
         let _id = self.propose_own(Origin::Leader(self.raft_status().term), request);

@@ -81,7 +81,7 @@ impl Node {
 
     /// Hands everything queued to raft in as few messages as it allows, once somebody leads and does not hand over.
     pub(super) fn propose_queued(&mut self) {
-        if self.leader == 0 || self.raft_status().transferee != 0 {
+        if self.leader == 0 || self.raft_status().transferee != 0 || self.damage.is_some() {
             return;
         }
         let led = self.leads().then_some(self.raft_status().term);

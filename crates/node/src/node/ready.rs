@@ -29,11 +29,15 @@ impl Node {
     }
 
     /// Sends one message, filling in what only the state machine knows of a snapshot.
-    pub(super) fn send(&mut self, mut message: Message) {
+    fn send(&mut self, mut message: Message) {
         if message.r#type != MessageType::MsgSnap as i32 {
             self.effects.messages.push(message);
             return;
         }
+        let Some(source) = self.snapshot_source() else {
+            self.raft.report_snapshot(message.to, false);
+            return;
+        };
         let position = self.machine.position();
         message.snapshot = Some(Snapshot {
             data: self.machine.snapshot_message_data(),
@@ -43,10 +47,7 @@ impl Node {
                 term: position.term,
             }),
         });
-        match self.snapshot_source() {
-            Some(source) => self.effects.snapshots.push((message, source)),
-            None => self.raft.report_snapshot(message.to, false),
-        }
+        self.effects.snapshots.push((message, source));
     }
 
     /// An append for our own WAL: entries and hard state, maybe a snapshot that has to be installed first.
@@ -116,7 +117,7 @@ impl Node {
     }
 
     /// What the WAL holds durably becomes visible to raft's log, and the answers that waited for it may go.
-    pub(super) fn wal_acknowledged(&mut self, job: WalJob) {
+    fn wal_acknowledged(&mut self, job: WalJob) {
         let storage = self.raft.storage_mut();
         if let Some(hard_state) = job.hard_state {
             storage.set_hard_state(hard_state);

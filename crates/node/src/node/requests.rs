@@ -53,9 +53,11 @@ impl Node {
                 self.reply(completion, Reply::Done(Ok(())));
             }
             Request::Snapshot => {
-                if let Some(source) = self.snapshot_source() {
-                    self.reply(completion, Reply::Snapshot(source));
-                }
+                let reply = match self.snapshot_source() {
+                    Some(source) => Reply::Snapshot(source),
+                    None => Reply::Done(Err(RequestError::Stopped)),
+                };
+                self.reply(completion, reply);
             }
             Request::WatchOpen { stream, outbox } => self.hub.open(stream, outbox),
             Request::WatchCreate { stream, create } => {
@@ -68,7 +70,7 @@ impl Node {
         }
     }
 
-    pub(super) fn refuse(&mut self, request: Request, completion: Completion, error: RequestError) {
+    fn refuse(&mut self, request: Request, completion: Completion, error: RequestError) {
         let reply = match request {
             Request::Propose { .. } => Reply::Applied(Err(error)),
             Request::LeaseRenew { .. } => Reply::LeaseRenewed(Err(error)),
@@ -134,7 +136,7 @@ impl Node {
         }
     }
 
-    pub(super) fn timeout_error(&self, since: Mono) -> RequestError {
+    fn timeout_error(&self, since: Mono) -> RequestError {
         let doubt = 2 * self.config.election_nanos();
         if since < self.leader_since && self.leader_since.since(since) <= doubt {
             RequestError::TimeoutLeaderFailure

@@ -12,12 +12,15 @@ use super::{Node, StopReason, WalJob};
 use crate::history::History;
 
 impl Node {
-    /// The whole state, pinned; `None` stops the node, whose store cannot be read.
+    /// The whole state, pinned; `None` when the store cannot be read, which is the end of this node.
     pub(super) fn snapshot_source(&mut self) -> Option<Box<dyn dolmen_bolt::Source + Send>> {
+        if self.damage.is_some() || self.stop.is_some() {
+            return None;
+        }
         match self.machine.snapshot_source() {
             Ok(source) => Some(Box::new(source)),
             Err(error) => {
-                self.fatal(&error);
+                self.damaged(error_chain(&error));
                 None
             }
         }
