@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, WebPkiServerVerifier, verify_server_name};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use dolmen_tls::{Allowed, AnyServer, ServerVerifier, Trust, date};
+use rustls::client::ResolvesClientCert;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::CryptoProvider;
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, InconsistentKeys, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
 use crate::config::Tls;
 use crate::error::{ConnectionReason, Error};
@@ -21,12 +22,12 @@ use crate::error::{ConnectionReason, Error};
 /// # Errors
 /// A file that cannot be read or holds no certificate or key, in the words of Go.
 pub(crate) fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>, Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(dolmen_tls::provider());
     let identity = identity(tls, &provider)?;
     let verifier: Arc<dyn ServerCertVerifier> = if tls.skip_verify {
-        Arc::new(AnyServer(provider.signature_verification_algorithms))
+        Arc::new(AnyServer::new(&provider))
     } else {
-        Arc::new(Verifier::new(trusted(tls.ca_file.as_deref())?, Arc::clone(&provider)))
+        Arc::new(ServerVerifier::new(Trust::lenient(trusted(tls.ca_file.as_deref())?), &provider, Allowed::All))
     };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -46,7 +47,7 @@ pub(crate) fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>, Error> {
 /// # Errors
 /// As [`client_config`].
 pub(crate) fn check(tls: &Tls) -> Result<(), Error> {
-    identity(tls, &rustls::crypto::ring::default_provider())?;
+    identity(tls, &dolmen_tls::provider())?;
     match &tls.ca_file {
         Some(path) => trusted(Some(path)).map(|_| ()),
         None => Ok(()),
@@ -168,124 +169,6 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// Verifies servers as webpki does, but takes a certificate that is itself among the trusted ones even if it is marked as a
-/// CA: a self-signed certificate used for everything is a common setup, and Go accepts it.
-#[derive(Debug)]
-struct Verifier {
-    /// `None`: nothing is trusted, so nothing passes.
-    inner: Option<Arc<WebPkiServerVerifier>>,
-    trusted: Vec<CertificateDer<'static>>,
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl Verifier {
-    fn new(trusted: Vec<CertificateDer<'static>>, provider: Arc<CryptoProvider>) -> Verifier {
-        let algorithms = provider.signature_verification_algorithms;
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(trusted.iter().cloned());
-        let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().ok();
-        Verifier { inner, trusted, algorithms }
-    }
-}
-
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let unknown = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        let Some(inner) = &self.inner else { return Err(unknown) };
-        match inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // webpki looks at the dates before it says that a CA is no server.
-            Err(rustls::Error::InvalidCertificate(CertificateError::Other(_)))
-                if self.trusted.iter().any(|trusted| trusted.as_ref() == end_entity.as_ref()) =>
-            {
-                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
-                Ok(ServerCertVerified::assertion())
-            }
-            verdict => verdict,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        // ring cannot verify the last one, but a server that has nothing else then gets as far as to be told whose
-        // certificate is not trusted, which is the better news.
-        let mut schemes = self.algorithms.supported_schemes();
-        schemes.push(SignatureScheme::ECDSA_NISTP521_SHA512);
-        schemes
-    }
-}
-
-/// Takes any server. etcd's own automatic certificates have keys on P-521, whose signatures ring cannot verify; where
-/// nobody asks whose certificate it is, it proves nothing that its bearer has the key, so those pass unseen.
-#[derive(Debug)]
-struct AnyServer(WebPkiSupportedAlgorithms);
-
-impl ServerCertVerifier for AnyServer {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        if dss.scheme == SignatureScheme::ECDSA_NISTP521_SHA512 {
-            return Ok(HandshakeSignatureValid::assertion());
-        }
-        verify_tls12_signature(message, cert, dss, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        if dss.scheme == SignatureScheme::ECDSA_NISTP521_SHA512 {
-            return Ok(HandshakeSignatureValid::assertion());
-        }
-        verify_tls13_signature(message, cert, dss, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        let mut schemes = self.0.supported_schemes();
-        schemes.push(SignatureScheme::ECDSA_NISTP521_SHA512);
-        schemes
-    }
-}
-
 /// What a failed handshake means, in the words of Go.
 pub(crate) fn handshake_text(error: &rustls::Error, name: &str) -> (ConnectionReason, String) {
     use rustls::AlertDescription as Alert;
@@ -299,15 +182,16 @@ pub(crate) fn handshake_text(error: &rustls::Error, name: &str) -> (ConnectionRe
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 "certificate signed by unknown authority".to_owned()
             }
-            CertificateError::Expired
-            | CertificateError::ExpiredContext { .. }
-            | CertificateError::NotValidYet
-            | CertificateError::NotValidYetContext { .. } => "certificate has expired or is not yet valid".to_owned(),
+            CertificateError::ExpiredContext { time, not_after } => dates_text(*time, "after", *not_after),
+            CertificateError::NotValidYetContext { time, not_before } => dates_text(*time, "before", *not_before),
+            CertificateError::Expired | CertificateError::NotValidYet => EXPIRED.to_owned(),
             CertificateError::NotValidForName => format!("certificate is not valid for {name}"),
             CertificateError::NotValidForNameContext { presented, .. } => names_text(presented, name),
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
                 "certificate specifies an incompatible key usage".to_owned()
             }
+            // Our own verifier's words among them.
+            CertificateError::Other(other) => other.0.to_string(),
             other => other.to_string(),
         }),
         rustls::Error::AlertReceived(received) => match received {
@@ -326,6 +210,14 @@ pub(crate) fn handshake_text(error: &rustls::Error, name: &str) -> (ConnectionRe
         }
         other => (ConnectionReason::Other, other.to_string()),
     }
+}
+
+const EXPIRED: &str = "certificate has expired or is not yet valid";
+
+/// `relation`: of the present `time` to the `bound`.
+fn dates_text(time: UnixTime, relation: &str, bound: UnixTime) -> String {
+    let [time, bound] = [time, bound].map(|time| date::rfc3339(time.as_secs()));
+    format!("{EXPIRED}: current time {time} is {relation} {bound}")
 }
 
 /// `presented`: as rustls shows the alternative names, `DnsName("a")` and `IpAddress(10.0.0.1)`.

@@ -13,7 +13,8 @@ use common::{Call, Fake};
 use dolmen_client::{Client, Config, ConnectionReason, Error, Tls, pb};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::server::WebPkiClientVerifier;
-use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 async fn answer(mut call: Call) {
     let _: pb::PutRequest = call.next().await.unwrap();
@@ -137,21 +138,63 @@ async fn the_name_must_be_in_the_certificate() {
     assert!(text.ends_with("certificate is valid for a.example, b.example, not c.example"), "{text}");
 }
 
+/// A server with this certificate and key.
+fn serving(certificate: CertificateDer<'static>, key: PrivateKeyDer<'static>) -> Option<Arc<rustls::ServerConfig>> {
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::new(dolmen_tls::provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let mut config = builder.with_single_cert(vec![certificate], key).unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Some(Arc::new(config))
+}
+
 #[tokio::test]
-async fn a_certificate_that_is_its_own_authority_is_believed() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().unwrap();
-    let certificate = params.self_signed(&key).unwrap();
-    let path = dir.path().join("self.pem");
-    std::fs::write(&path, certificate.pem()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let server = builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap();
-    let fake = Fake::start_with(Some(Arc::new(server)), answer).await;
+async fn a_servers_own_certificate_is_believed_as_authority() {
+    let authority = Authority::new();
+    let own = |params: CertificateParams| {
+        let key = KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap(), key)
+    };
+    let mut of_authority = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let plain = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let signed = authority.sign(&["127.0.0.1"]);
+    for (certificate, key) in [own(of_authority), own(plain), (signed.certificate, signed.key)] {
+        let path = authority.write("server.pem", &certificate.pem());
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let fake = Fake::start_with(serving(certificate.der().clone(), key), answer).await;
+        put(format!("https://{}", fake.address), ca(Some(path))).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn certificates_as_etcd_makes_them_are_verified() {
+    let pem = include_bytes!("../../tls/tests/fixtures/p521.pem");
+    let (dir, key) = (tempfile::tempdir().unwrap(), PrivateKeyDer::from_pem_slice(pem).unwrap());
+    let certificate = CertificateDer::pem_slice_iter(pem).nth(1).unwrap().unwrap();
+    let fake = Fake::start_with(serving(certificate, key), answer).await;
+    let path = dir.path().join("p521.pem");
+    std::fs::write(&path, pem).unwrap();
     put(format!("https://{}", fake.address), ca(Some(path))).await.unwrap();
+    put(format!("https://{}", fake.address), Some(Tls { skip_verify: true, ..Default::default() })).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_out_of_its_time_is_refused_with_the_times() {
+    let authority = Authority::new();
+    let dates = [
+        (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2021, 2, 3), " is after 2021-02-03T00:00:00Z"),
+        (rcgen::date_time_ymd(2120, 4, 5), rcgen::date_time_ymd(2121, 1, 1), " is before 2120-04-05T00:00:00Z"),
+    ];
+    for (not_before, not_after, end) in dates {
+        let (mut params, key) = (CertificateParams::new(Vec::new()).unwrap(), KeyPair::generate().unwrap());
+        (params.not_before, params.not_after) = (not_before, not_after);
+        let certificate = params.signed_by(&key, &authority.issuer).unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let fake = Fake::start_with(serving(certificate.der().clone(), key), answer).await;
+        let (_, text) = refusal(put(format!("https://{}", fake.address), ca(authority.path("ca.pem"))).await);
+        let begin = "x509: certificate has expired or is not yet valid: current time 2";
+        assert!(text.contains(begin) && text.ends_with(end), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dolmen_env::Mono;
+use dolmen_env::{Memory, Mono};
 use dolmen_types::{ClusterId, MemberId};
 
 use crate::tls::{ClientTls, ServerTls};
@@ -31,6 +31,8 @@ pub struct Config {
     pub local_addr: Option<IpAddr>,
     /// The process' monotonic clock.
     pub clock: Arc<dyn Fn() -> Mono + Send + Sync>,
+    /// How the transport's thread gives freed memory back.
+    pub memory: Memory,
 }
 
 /// A bound socket.

@@ -60,9 +60,7 @@ mod stream;
 pub mod tls;
 mod transport;
 mod url;
-mod verify;
 mod version;
-mod x509;
 
 pub use api::{ApiFuture, ApiRequest, ApiResponse, PeerApi};
 pub use client::{PeerClient, RemoteMembers};

@@ -247,6 +247,7 @@ fn explain_precondition(peer: &Peer, body: &Bytes, remote_cluster: &str) -> Stri
             remote_peer_id,
             remote_peer_cluster_id = remote_cluster,
             local_member_cluster_id = peer.shared.cluster_hex,
+            remedy = version::TWO_CLUSTERS,
             "request sent was ignored by remote peer due to cluster ID mismatch"
         ),
         _ => return format!("unhandled error {text:?} when precondition failed"),

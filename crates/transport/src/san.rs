@@ -5,10 +5,9 @@
 
 use std::net::IpAddr;
 
+use dolmen_tls::Certificate;
 use rustls_pki_types::CertificateDer;
 use tokio::task::spawn_blocking;
-
-use crate::x509::Certificate;
 
 /// Checks a certificate against the address of its bearer. One without IP and DNS names passes.
 ///

@@ -21,7 +21,8 @@ impl TlsInfo {
     /// A self-signed certificate in `dir` (`<data-dir>/fixtures/client` or `.../peer`): the one there, or a new one.
     ///
     /// `hosts`: `host:port` of each listener; the certificate names their hosts. `validity_years`: etcd's
-    /// `self-signed-cert-validity`. A pair there that cannot be used (etcd's own have keys on P-521) is set aside.
+    /// `self-signed-cert-validity`. One that etcd has made there is as good as our own; a pair that cannot be
+    /// used is set aside.
     ///
     /// # Errors
     /// When files cannot be read or written, or `validity_years` is 0.
@@ -34,7 +35,7 @@ impl TlsInfo {
         let dir = dir.canonicalize().map_err(in_dir)?;
         let pair = (dir.join("cert.pem"), dir.join("key.pem"));
         if pair.0.exists() && pair.1.exists() {
-            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let provider = Arc::new(dolmen_tls::provider());
             match KeyFiles::load(pair.clone(), provider) {
                 Ok(_) => return Ok(Self::of_pair(pair)),
                 Err(error) => set_aside(&pair, &error)?,

@@ -11,17 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use dolmen_tls::{Allowed, AnyServer, Certificate, ClientVerifier, ServerVerifier, Trust};
 use parking_lot::Mutex;
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion};
+use rustls::{ClientConfig, ServerConfig, SignatureScheme, SupportedProtocolVersion};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-
-use crate::verify::{Allowed, AnyServer, ClientVerifier, ServerVerifier, Trust};
-use crate::x509::Certificate;
 
 /// Where Linux systems keep the CAs they trust; the first that exists counts.
 const SYSTEM_ROOTS: [&str; 6] = [
@@ -162,7 +160,7 @@ impl TlsInfo {
             .with_protocol_versions(&self.versions()?)
             .map_err(config_error)?;
         let builder = if self.client_cert_auth || self.trusted_ca_file.is_some() {
-            let verifier = ClientVerifier::new(self.trust()?, provider, allowed, self.crl_file.clone());
+            let verifier = ClientVerifier::new(self.trust()?, &provider, allowed, self.crl_file.clone());
             builder.with_client_cert_verifier(Arc::new(verifier.map_err(TlsError::Config)?))
         } else {
             builder.with_no_client_auth()
@@ -193,8 +191,8 @@ impl TlsInfo {
         let builder = if self.insecure_skip_verify || self.self_signed {
             builder.with_custom_certificate_verifier(Arc::new(AnyServer::new(&provider)))
         } else {
-            let verifier = ServerVerifier::new(self.trust()?, Arc::clone(&provider), allowed);
-            builder.with_custom_certificate_verifier(Arc::new(verifier.map_err(TlsError::Config)?))
+            let verifier = ServerVerifier::new(self.trust()?, &provider, allowed);
+            builder.with_custom_certificate_verifier(Arc::new(verifier))
         };
         let mut config = if self.is_empty() {
             builder.with_no_client_auth()
@@ -220,7 +218,7 @@ impl TlsInfo {
         match (&self.client_cert_file, &self.client_key_file) {
             (Some(cert), Some(key)) => {
                 let pair = (cert.clone(), key.clone());
-                read_pair(&pair, &rustls::crypto::ring::default_provider())?;
+                read_pair(&pair, &dolmen_tls::provider())?;
                 Ok(Some(pair))
             }
             (None, None) => Ok(None),
@@ -249,7 +247,7 @@ impl TlsInfo {
     }
 
     fn provider(&self) -> Result<CryptoProvider, TlsError> {
-        let mut provider = rustls::crypto::ring::default_provider();
+        let mut provider = dolmen_tls::provider();
         if self.cipher_suites.is_empty() {
             return Ok(provider);
         }
@@ -282,15 +280,11 @@ impl TlsInfo {
             None => system_roots()?,
         };
         let certificates = read_certificates(&path)?;
-        let mut roots = RootCertStore::empty();
-        for certificate in &certificates {
-            let added = roots.add(certificate.clone());
-            // One bad certificate in a system's bundle must not disable the others; in a file named by a flag it must.
-            if let (Err(error), Some(_)) = (added, &self.trusted_ca_file) {
-                return Err(TlsError::File { path, what: error.to_string() });
-            }
+        // One bad certificate in a system's bundle must not disable the others; in a file named by a flag it must.
+        match &self.trusted_ca_file {
+            None => Ok(Trust::lenient(certificates)),
+            Some(_) => Trust::strict(certificates).map_err(|error| TlsError::File { path, what: error.to_string() }),
         }
-        Ok(Trust { roots: Arc::new(roots), certificates })
     }
 }
 

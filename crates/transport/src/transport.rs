@@ -4,8 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use dolmen_env::Mono;
+use dolmen_env::{Memory, Mono};
 use dolmen_proto::raftpb::Message;
 use dolmen_types::MemberId;
 use parking_lot::Mutex;
@@ -82,8 +83,12 @@ impl Transport {
         *self.sink.lock() = Some(Arc::clone(&sink));
         let shared = Shared::new(self.config.clone(), Arc::clone(&self.stats), sink, api);
         let queued = Arc::clone(&self.queued);
+        let memory = self.config.memory;
         let thread = std::thread::Builder::new().name("peers".into()).spawn(move || {
-            runtime.block_on(run(shared, listeners, receiver, &queued));
+            runtime.block_on(async {
+                tokio::spawn(give_back(memory));
+                run(shared, listeners, receiver, &queued).await;
+            });
             // A blocking job may still read the store for a snapshot whose connection is gone; it ends at its next write.
             runtime.shutdown_background();
         })?;
@@ -140,6 +145,14 @@ impl PeerSender for Transport {
 
     fn active_since(&self, id: MemberId) -> Option<Mono> {
         self.stats.get(id)?.active_since()
+    }
+}
+
+/// Gives back what messages and snapshots left, as long as the runtime lasts.
+async fn give_back(memory: Memory) {
+    loop {
+        tokio::time::sleep(Duration::from_nanos(Memory::INTERVAL)).await;
+        memory.give_back();
     }
 }
 

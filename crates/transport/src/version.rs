@@ -13,6 +13,9 @@ pub(crate) const PEER_URLS: HeaderName = HeaderName::from_static("x-peerurls");
 pub(crate) const INCOMPATIBLE_VERSION: &str = "incompatible version";
 /// The body of a 412 for another cluster.
 pub(crate) const CLUSTER_ID_MISMATCH: &str = "cluster ID mismatch";
+/// What the log says to that, on either side.
+pub(crate) const TWO_CLUSTERS: &str = "one of the two has another cluster's data directory, or was first started with another \
+     --initial-cluster or --initial-cluster-token: stop it, and start it on the directory that belongs here";
 
 /// Major and minor: versions count no further between peers.
 pub(crate) type MajorMinor = (u64, u64);
@@ -83,6 +86,7 @@ pub(crate) fn check_request(
             local_member_cluster_id = cluster_id,
             remote_peer_cluster_id = remote_cluster,
             remote_peer_server_name = text(headers, &SERVER_FROM),
+            remedy = TWO_CLUSTERS,
             "request cluster ID mismatch"
         );
         return Err(CLUSTER_ID_MISMATCH);

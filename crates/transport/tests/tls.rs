@@ -135,6 +135,32 @@ fn members_with_automatic_certificates_talk() {
 }
 
 #[test]
+fn automatic_certificates_of_etcd_are_kept_and_used() {
+    let dir = tempfile::tempdir().expect("directory");
+    // An authority, a certificate of it with a key on P-521, and that key: the second is the one that counts here.
+    let text = include_str!("../../tls/tests/fixtures/p521.pem");
+    let mut sections = text.split_inclusive("-----END CERTIFICATE-----\n");
+    let (authority, certificate) = (sections.next().expect("authority"), sections.next().expect("certificate"));
+    let keys = sections.next().expect("keys");
+    for (name, text) in [("cert.pem", certificate), ("key.pem", keys), ("ca.pem", authority)] {
+        std::fs::write(dir.path().join(name), text).expect("file");
+    }
+    let theirs = TlsInfo::self_signed(dir.path(), &["127.0.0.1:2380".to_owned()], 1).expect("certificate");
+    assert_eq!(file(&dir.path().join("cert.pem")), certificate.as_bytes());
+    let ours = TlsInfo::self_signed(&dir.path().join("ours"), &["127.0.0.1:2380".to_owned()], 1).expect("certificate");
+    let a = Member::start_on(1, bind(), tls(&theirs));
+    let b = Member::start_on(2, bind(), tls(&ours));
+    talk(&a, &b);
+    // As a client's and as a server's, with either as the authority.
+    for trusted in ["ca.pem", "cert.pem"] {
+        let info = TlsInfo { trusted_ca_file: Some(dir.path().join(trusted)), self_signed: false, ..theirs.clone() };
+        assert!(ask(&alone(&info), &info).is_ok(), "{trusted}");
+    }
+    let strict = alone(&TlsInfo { trusted_ca_file: Some(dir.path().join("ca.pem")), ..theirs.clone() });
+    assert!(ask(&strict, &ours).is_err(), "a client of nobody");
+}
+
+#[test]
 fn members_of_one_authority_talk_and_others_do_not() {
     let authority = Authority::new();
     authority.sign("member", &["127.0.0.1", "localhost"], &BOTH);

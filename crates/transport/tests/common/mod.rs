@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use dolmen_env::Mono;
+use dolmen_env::{Memory, Mono};
 use dolmen_proto::raftpb::{Entry, Message, MessageType};
 use dolmen_transport::{
     ApiFuture, ApiRequest, ApiResponse, ClientTls, Config, ListenSocket, PeerAddress, PeerApi, PeerListener,
@@ -118,6 +118,7 @@ impl Member {
             tls: tls.client,
             local_addr: None,
             clock: Arc::new(move || Mono(1 + u64::try_from(start.elapsed().as_nanos()).expect("fits"))),
+            memory: Memory::untold(),
         });
         let sink = Arc::new(Recorder::default());
         let listener = PeerListener { socket: ListenSocket::Tcp(listener), tls: tls.server };

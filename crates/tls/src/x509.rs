@@ -23,23 +23,25 @@ const ANY_USAGE: &[u8] = &[0x55, 0x1d, 0x25, 0];
 
 /// What stands in a certificate. Nothing is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Certificate {
+pub struct Certificate {
     /// Big-endian, without leading zeroes.
-    pub(crate) serial: Vec<u8>,
+    pub serial: Vec<u8>,
     /// Seconds since 1970.
-    pub(crate) not_before: i64,
-    pub(crate) not_after: i64,
+    pub not_before: i64,
+    pub not_after: i64,
     /// The last one, when there are several.
-    pub(crate) common_name: Option<String>,
-    pub(crate) dns_names: Vec<String>,
-    pub(crate) ip_names: Vec<IpAddr>,
+    pub common_name: Option<String>,
+    pub dns_names: Vec<String>,
+    pub ip_names: Vec<IpAddr>,
+    /// Whether there is a list of alternative names, be it of other kinds than the two above.
+    pub has_alternative_names: bool,
     /// `None` when the certificate does not limit its use.
     usages: Option<Vec<Vec<u8>>>,
 }
 
 impl Certificate {
-    /// Reads a DER certificate.
-    pub(crate) fn parse(der: &[u8]) -> Option<Self> {
+    /// Reads a DER certificate; `None` for bytes that are none.
+    pub fn parse(der: &[u8]) -> Option<Self> {
         let mut certificate = Reader(Reader(der).expect(SEQUENCE)?);
         let mut body = Reader(certificate.expect(SEQUENCE)?);
         body.skip_if(0xa0);
@@ -59,6 +61,7 @@ impl Certificate {
             common_name,
             dns_names: Vec::new(),
             ip_names: Vec::new(),
+            has_alternative_names: false,
             usages: None,
         };
         if let Some((0xa3, extensions)) = body.next() {
@@ -88,6 +91,7 @@ impl Certificate {
     }
 
     fn read_names(&mut self, names: &[u8]) -> Option<()> {
+        self.has_alternative_names = true;
         let mut names = Reader(names);
         while let Some((tag, name)) = names.next() {
             match tag {
@@ -211,7 +215,7 @@ impl<'a> Reader<'a> {
             _ => return None,
         };
         let field = |index: usize| number(rest + 2 * index, rest + 2 * index + 2);
-        let days = crate::probe::days(year, field(0)?, field(1)?);
+        let days = crate::date::days(year, field(0)?, field(1)?);
         Some(days * 86_400 + field(2)? * 3600 + field(3)? * 60 + field(4)?)
     }
 }
