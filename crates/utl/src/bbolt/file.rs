@@ -63,8 +63,13 @@ fn is_page_size(size: u64) -> bool {
 impl Db {
     /// Opens and locks, waiting for the lock as long as `--timeout` says.
     pub(super) fn open(path: &str, call: &Call) -> Result<Self, String> {
+        Self::open_within(path, call.duration("timeout"))
+    }
+
+    /// As [`Db::open`]; `timeout` in nanoseconds, 0 for ever.
+    pub(super) fn open_within(path: &str, timeout: i64) -> Result<Self, String> {
         source(path)?;
-        let file = files::open(path, Lock::Shared, call.duration("timeout"))?;
+        let file = files::open(path, Lock::Shared, timeout)?;
         let len = file.byte_len().map_err(|error| go_text(&error))?;
         let first = meta_at(&file, 0);
         let second = match first {

@@ -7,6 +7,7 @@
 mod check;
 mod compact;
 mod file;
+mod inspect;
 mod page;
 mod stats;
 mod text;
@@ -22,7 +23,9 @@ const FORMATS: &str = "Output format one of: auto|ascii-encoded|hex|bytes|redact
 pub(crate) static COMMAND: Command = Command {
     usage: "bbolt",
     short: "A simple command line tool for inspecting bbolt databases",
-    commands: &[&VERSION, &CHECK, &BUCKETS, &INFO, &COMPACT, &STATS, &PAGES, &KEYS, &DUMP, &PAGE, &GET],
+    commands: &[
+        &VERSION, &INSPECT, &CHECK, &BUCKETS, &INFO, &COMPACT, &STATS, &PAGES, &KEYS, &DUMP, &PAGE_ITEM, &PAGE, &GET,
+    ],
     ..Command::NEW
 };
 
@@ -33,6 +36,14 @@ static VERSION: Command = Command {
         print("bbolt Version: 1.5.0\n");
         Ok(())
     }),
+    ..Command::NEW
+};
+
+static INSPECT: Command = Command {
+    usage: "inspect <bbolt-file>",
+    short: "inspect the structure of the database",
+    args: Args::Exactly(1),
+    run: Some(inspect::run),
     ..Command::NEW
 };
 
@@ -125,6 +136,19 @@ static PAGE: Command = Command {
     ],
     args: Args::AtLeast(1),
     run: Some(page::page),
+    ..Command::NEW
+};
+
+static PAGE_ITEM: Command = Command {
+    usage: "page-item [options] <bbolt-file> pageid itemid",
+    short: "print a page item key and value in a bbolt database",
+    flags: &[
+        Flag::boolean("key-only", "Print only the key"),
+        Flag::boolean("value-only", "Print only the value"),
+        Flag::text("format", "auto", FORMATS),
+    ],
+    args: Args::Exactly(3),
+    run: Some(page::item),
     ..Command::NEW
 };
 

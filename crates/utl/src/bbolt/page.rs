@@ -1,4 +1,4 @@
-//! `pages`, `page` and `dump`: pages one by one.
+//! `pages`, `page`, `page-item` and `dump`: pages one by one.
 
 use std::fmt::Write;
 
@@ -176,6 +176,38 @@ fn print_branch(page: &RawPage, output: &mut Output) -> Result<(), String> {
         output.line(format!("{}: <pgid={}>", key_text(branch.key), branch.child).as_bytes());
     }
     output.line(b"");
+    Ok(())
+}
+
+pub(super) fn item(call: &Call) -> Result<(), Failure> {
+    let number = |at: usize| golang::parse_uint(&call.args()[at], 10).map_err(returned);
+    let (id, index) = (number(1)?, number(2)?);
+    let (key_only, value_only) = (call.boolean("key-only"), call.boolean("value-only"));
+    if key_only && value_only {
+        return Err(returned("the --key-only or --value-only flag may be set, but not both"));
+    }
+    let path = &call.args()[0];
+    file::source(path).map_err(returned)?;
+    let loose = Loose::open(path).map_err(|why| returned(format_args!("read Page size: {why}")))?;
+    let page = loose.page(id).map_err(returned)?;
+    // Go's tool cuts the number to 16 bits, and shows another element than the one asked for.
+    if index >= u64::from(page.count) {
+        let count = page.count;
+        return Err(returned(format_args!("leafPageElement: expected item index less than {count}, but got {index}")));
+    }
+    if !page.is_leaf() {
+        let kind = page.kind();
+        return Err(returned(format_args!("leafPageElement: expected page type of 'leaf', but got '{kind}'")));
+    }
+    let leaf = usize::try_from(index).ok().and_then(|index| page.leaf(index));
+    let leaf = leaf.ok_or_else(|| returned(format_args!("page {id}: element {index} lies outside the page")))?;
+    for (bytes, shown) in [(leaf.key, !value_only), (leaf.value, !key_only)] {
+        if shown {
+            let mut line = format_bytes(bytes, call.text("format")).map_err(returned)?;
+            line.push(b'\n');
+            print_bytes(line);
+        }
+    }
     Ok(())
 }
 
