@@ -7,6 +7,7 @@ use crate::common::{self, Forms};
 use crate::files;
 use crate::go::{self, Judge};
 use crate::import;
+use crate::operations;
 use crate::run::{self, Arguments, Result, Scratch, stage};
 use crate::scripts;
 
@@ -25,6 +26,7 @@ enum Suite {
     Import,
     Tools,
     Scripts,
+    Operations,
 }
 
 const SUITES: &[(&str, Suite)] = &[
@@ -37,6 +39,7 @@ const SUITES: &[(&str, Suite)] = &[
     ("mixed", Suite::Mixed),
     ("tools", Suite::Tools),
     ("scripts", Suite::Scripts),
+    ("operations", Suite::Operations),
 ];
 
 pub fn run(arguments: &[String]) -> Result {
@@ -82,6 +85,7 @@ pub fn run(arguments: &[String]) -> Result {
             Suite::Mixed => common::run(&server, Forms::Mixed, quick, functions.as_deref()),
             Suite::Tools => common::run_tools((!control).then_some(&server), quick, functions.as_deref()),
             Suite::Scripts => scripts::run(&server, quick, functions.as_deref()),
+            Suite::Operations => operations::run(&server, quick),
         });
         failures.extend(outcome.err());
     }

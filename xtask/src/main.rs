@@ -18,6 +18,7 @@ mod go;
 mod import;
 mod interop;
 mod member;
+mod operations;
 mod run;
 mod scripts;
 mod sim;
@@ -31,8 +32,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   ci                        what CI runs, quick parts first
   tidy                      crate arrows, leftovers, line width
   codegen [--check]         generate crates/proto/src/gen from the .proto files, or compare
-  interop [--quick] [--suite client|files|import|differential|kill9|common|mixed|tools|scripts] [--run FUNCTION]
-          [--server PATH] [--control]
+  interop [--quick] [--suite client|files|import|differential|kill9|common|mixed|tools|scripts|operations]
+          [--run FUNCTION] [--server PATH] [--control]
                             etcd's own programs, client and tests against this server (or another), and against these tools
                             (--control: etcd's own tools); needs Go
   tools-diff [--only PART] [--list] [--self] [--verbose] [--tools PATH] [--judges DIR] [--defrag PATH]

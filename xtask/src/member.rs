@@ -271,7 +271,7 @@ impl Member {
 }
 
 /// Whether a member says that it is: `/health` answers after a linearizable read.
-fn healthy(address: &str) -> bool {
+pub fn healthy(address: &str) -> bool {
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
     let request = format!("GET /health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     let asked =
