@@ -1,39 +1,28 @@
 //! Restore, import and export on the simulated disk: what they make, and what is there when they are stopped after any
 //! call to the disk.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dolmen_bolt::{BoltReader, BoltWriter, HashingWriter, MemorySource, Plan, Source};
+use common::{PEER, SEGMENT, content, disk_of, options, put, snapshot_of};
+use dolmen_bolt::MemorySource;
 use dolmen_datadir::{
     ExportOptions, ImportError, ImportOptions, MigrateOptions, RestoreOptions, Silent, export_on, import, migrate_on,
     restore_on,
 };
-use dolmen_env::{Disk, Fault, Mono, OpenMode, PowerLoss, SimDisk};
+use dolmen_env::{Disk, Fault, Mono, PowerLoss, SimDisk};
 use dolmen_machine::{Machine, Member, conf_state_json};
 use dolmen_mvcc::KeyValueRef;
 use dolmen_node::Layout;
 use dolmen_proto::etcdserverpb::{AuthUserAddRequest, InternalRaftRequest, PutRequest};
 use dolmen_proto::raftpb::{ConfState, Entry, HardState};
 use dolmen_types::Revision;
-use dolmen_wal::{Wal, WalOptions};
+use dolmen_wal::Wal;
 use prost::Message;
-
-const SEGMENT: WalOptions = WalOptions { segment_bytes: 16 << 10 };
-const PEER: &str = "http://localhost:2380";
-
-fn disk_of(disk: &SimDisk) -> Arc<dyn Disk> {
-    Arc::new(disk.clone())
-}
-
-fn put(disk: &dyn Disk, path: &str, bytes: &[u8]) {
-    let file = disk.open(Path::new(path), OpenMode::Truncate).expect("opens");
-    file.write_all_at(bytes, 0).expect("writes");
-    file.sync_data().expect("syncs");
-    disk.sync_dir(Path::new("/")).expect("syncs");
-}
 
 /// A database as some other cluster left it: its members, its configuration, users, a lease, revisions 2 to 21.
 fn database() -> MemorySource {
@@ -67,49 +56,11 @@ fn database() -> MemorySource {
     all.entry("cluster".into()).or_default().insert("clusterVersion".into(), "3.6.0".into());
     all.entry("authUsers".into()).or_default().insert("root".into(), Bytes::from_static(b"\x0a\x04root"));
     all.entry("auth".into()).or_default().insert("authEnabled".into(), Bytes::from_static(&[0]));
-    let lease = dolmen_lease::LeaseRecord { id: 7, ttl: 60, remaining_ttl: 0 };
+    let lease = dolmen_lease::LeaseRecord { id: 7, ttl: 60, remaining_ttl: 42 };
     all.entry("lease".into()).or_default().insert(dolmen_lease::record_key(7), lease.encode());
     all.entry("alarm".into()).or_default();
     all.entry("authRoles".into()).or_default();
     all
-}
-
-fn snapshot_of(source: &MemorySource) -> Vec<u8> {
-    let plan = Plan::new(source).expect("a plan");
-    let writer = BoltWriter::new(HashingWriter::new(Vec::new())).write(&plan, source).expect("a file");
-    writer.finish().expect("a trailer").0
-}
-
-fn options() -> RestoreOptions {
-    RestoreOptions {
-        snapshot: "/s.db".into(),
-        name: "default".into(),
-        data_dir: "/d".into(),
-        wal_dir: None,
-        initial_advertise_peer_urls: vec![PEER.into()],
-        initial_cluster: format!("default={PEER}"),
-        initial_cluster_token: "etcd-cluster".into(),
-        skip_hash_check: false,
-        initial_memory_map_size: 0,
-        bump_revision: 0,
-        mark_compacted: false,
-    }
-}
-
-fn content(disk: &dyn Disk, path: &Path) -> Option<MemorySource> {
-    let reader = BoltReader::open(Bytes::from(disk.read(path).ok()?)).ok()?;
-    reader.check().expect("sound");
-    let source = reader.source().expect("a source");
-    let mut all = MemorySource::new();
-    for name in source.buckets() {
-        let pairs = all.entry(name.clone()).or_default();
-        let mut take = |key: &[u8], value: &[u8]| {
-            pairs.insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
-            Ok(())
-        };
-        source.for_each(&name, &mut take).expect("pairs");
-    }
-    Some(all)
 }
 
 /// Restored, with three puts in the log that the database has not got, the last one not committed.
