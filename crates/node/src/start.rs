@@ -13,6 +13,7 @@ use dolmen_types::{ClusterId, MemberId};
 use dolmen_wal::{Metadata, Wal, WalError, WalOptions};
 use prost::Message;
 
+use crate::identity::cluster_id;
 use crate::node::{Config, Node, Parts};
 use crate::shared::Shared;
 
@@ -83,6 +84,11 @@ pub enum StartError {
     Machine(#[from] OpenError),
     #[error("the store is at index {applied}, but no log begins at or below it: files of {dir} are missing")]
     MissingLog { applied: u64, dir: PathBuf },
+    #[error(
+        "the first start of {dir} was cut off, and it was for other members than those configured now: remove {dir}, which \
+         holds nothing yet, or start with --initial-cluster and --initial-cluster-token as they were"
+    )]
+    Unfinished { dir: PathBuf },
     #[error("raft refuses the configuration: {0}")]
     Raft(String),
 }
@@ -181,6 +187,12 @@ fn open_log(disk: &Arc<dyn Disk>, options: &StartOptions, machine: &Machine) -> 
         && hard_state == HardState::default()
         && let Bootstrap::New { members } = &options.bootstrap
     {
+        // The log's head is written first, and says whom the first start was for.
+        let ids: Vec<MemberId> = members.iter().map(|member| member.id).collect();
+        let Metadata { node_id, cluster_id: cluster } = recovered.metadata;
+        if !ids.contains(&node_id) || cluster_id(&ids) != cluster {
+            return Err(StartError::Unfinished { dir: layout.member.clone() });
+        }
         // A first start, or one that was cut off before its first sync: then some of its entries may be there, and are
         // written again, but not the hard state that is written behind them.
         entries = bootstrap_entries(members);

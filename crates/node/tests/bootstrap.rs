@@ -24,7 +24,7 @@ fn start(disk: &SimDisk, founders: u64) -> Result<Started, StartError> {
     };
     let config = Config {
         member_id: 1,
-        cluster_id: 7,
+        cluster_id: dolmen_node::cluster_id(&(1..=founders).collect::<Vec<_>>()),
         name: "n1".into(),
         client_urls: Vec::new(),
         tick_nanos: TICK,
@@ -88,4 +88,27 @@ fn a_first_start_cut_off_anywhere_is_begun_again() {
             }
         }
     }
+}
+
+#[test]
+fn a_first_start_that_was_for_others_is_not_continued() {
+    let whole = SimDisk::new(0);
+    drop(start(&whole, 3).expect("starts"));
+    let mut refused = 0;
+    for cut in 0..whole.calls() {
+        for shape in PowerLoss::ALL {
+            let what = format!("cut off after {cut} calls, {shape:?}");
+            let disk = SimDisk::new(cut);
+            disk.inject(Fault::CrashAfter { calls: cut });
+            assert!(start(&disk, 3).is_err(), "{what}: the cut is not felt");
+            disk.power_loss(shape);
+            match start(&disk, 5) {
+                // Nothing was there yet, or everything.
+                Ok(started) => assert!([3, 5].contains(&members_after(started, &what)), "{what}"),
+                Err(StartError::Unfinished { .. }) => refused += 1,
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+    }
+    assert!(refused > 0, "none was cut off in between");
 }

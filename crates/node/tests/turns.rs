@@ -43,7 +43,7 @@ impl Turned {
         };
         let config = Config {
             member_id: id,
-            cluster_id: 7,
+            cluster_id: dolmen_node::cluster_id(&[1, 2, 3]),
             name: format!("n{id}"),
             client_urls: Vec::new(),
             tick_nanos: TICK,

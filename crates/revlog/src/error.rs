@@ -7,7 +7,7 @@ use dolmen_types::Revision;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused. After a write, sync, rename or remove this is fatal: nothing is tried again.
-    #[error("{}: cannot {context}: {source}; stop this member, check the disk, and start it again", file.display())]
+    #[error("{}: cannot {context}; stop this member, check the disk, and start it again", file.display())]
     Io { file: PathBuf, context: &'static str, source: io::Error },
 
     /// Bytes that were once made durable are no longer what was written.
