@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use dolmen_api::{Config, LeaseForwarder, ListenSocket, Listener, Mode, Options, PeerAnswer, Runtimes, serve};
-use dolmen_env::{Mono, RealClock, SimDisk};
+use dolmen_env::{Memory, Mono, RealClock, SimDisk};
 use dolmen_node::{Bootstrap, Layout, Member, PeerAddress, PeerSender, StartOptions, spawn, start};
 use dolmen_proto::etcdserverpb::{PutRequest, RangeRequest};
 use http::Request;
@@ -89,7 +89,7 @@ fn member() {
     };
     let started = start(disk.clone(), &options, config, RealClock::mono()).expect("an empty disk starts");
     let (runtimes, sinks) = Runtimes::per_core();
-    let running = spawn(started, disk, Arc::new(NoPeers), sinks).expect("threads");
+    let running = spawn(started, disk, Arc::new(NoPeers), sinks, Memory::untold()).expect("threads");
     let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = socket.local_addr().expect("a bound socket has an address");
     let listener = Listener { socket: ListenSocket::Tcp(socket), mode: Mode::GrpcAndHttp, plain: true, tls: None };
@@ -97,7 +97,13 @@ fn member() {
     while !node.is_published() {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let options = Options { config: Config::default(), node, forwarder: Arc::new(NoPeers), extra_metrics: Vec::new() };
+    let options = Options {
+        config: Config::default(),
+        node,
+        forwarder: Arc::new(NoPeers),
+        extra_metrics: Vec::new(),
+        memory: Memory::untold(),
+    };
     let _edge = serve(runtimes, vec![listener], options).expect("threads");
     println!("{address}");
     // Until the parent kills it.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use dolmen_env::Memory;
 use dolmen_node::{Handle, Sink};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -116,6 +117,8 @@ pub struct Options {
     pub forwarder: Arc<dyn LeaseForwarder>,
     /// Further families for the metrics page.
     pub extra_metrics: Vec<ExtraMetrics>,
+    /// How the thread of each runtime gives freed memory back.
+    pub memory: Memory,
 }
 
 /// A running edge.
@@ -216,6 +219,7 @@ pub fn serve(runtimes: Runtimes, listeners: Vec<Listener>, options: Options) -> 
                 if let Some(duties) = duties {
                     tokio::spawn(duties);
                 }
+                tokio::spawn(give_back(options.memory));
                 run(local, arrivals).await;
             });
             // A blocking task may be in the middle of a long read; the process does not wait for it.
@@ -261,6 +265,14 @@ async fn run(local: Arc<Local>, mut arrivals: mpsc::UnboundedReceiver<Arrival>) 
     let drained = async { while connections.join_next().await.is_some() {} };
     // What has not ended by then is cut off.
     let _cut_off = tokio::time::timeout(local.config().drain_timeout, drained).await;
+}
+
+/// Gives back what connections and requests left, as long as the runtime lasts.
+async fn give_back(memory: Memory) {
+    loop {
+        tokio::time::sleep(Duration::from_nanos(Memory::INTERVAL)).await;
+        memory.give_back();
+    }
 }
 
 /// Tells streams when the leader has been missing for too long.

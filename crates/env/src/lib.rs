@@ -5,10 +5,12 @@
 //!   operating system; [`SimDisk`] keeps synced and unsynced bytes apart, loses power in every shape a real disk does,
 //!   and fails on demand.
 //! * [`Mono`]: a monotonic instant in nanoseconds, handed into the core by whoever drives it. The core never asks.
+//! * [`Memory`]: how a thread tells the allocator that it rests.
 //! * [`Rng`]: a small seeded generator; the driver seeds it from the operating system, the simulator from its seed.
 
 mod clock;
 mod disk;
+mod memory;
 mod real;
 mod rng;
 mod sim_disk;
@@ -16,6 +18,7 @@ mod sim_image;
 
 pub use clock::RealClock;
 pub use disk::{Disk, DiskFile, DiskLock, OpenMode};
+pub use memory::{Memory, Rests};
 pub use real::RealDisk;
 pub use rng::Rng;
 pub use sim_disk::{Fault, PowerLoss, SimDisk};

@@ -1,26 +1,26 @@
 //! Freed memory goes back to the system while the server rests.
 //!
-//! The allocator returns what was freed a while later, but only when some thread next asks it for pages. After a burst
-//! nobody does, and the read buffers of a start or of a thousand connections would stay with the process for good. So a
-//! thread of its own asks from time to time.
+//! The allocator keeps what was freed with the thread it came from, and returns it when that thread next asks for pages.
+//! After a burst nobody does, and the read buffers of a start or of a thousand connections would stay with the process
+//! for good. So every thread that lives as long as the process says when it rests, through the [`Memory`] it was given;
+//! this is what that does. The rest of short-lived threads comes along with whoever is next.
 
 use std::time::Duration;
 
-/// What is freed and used again within this time costs no page faults on the way.
-const INTERVAL: Duration = Duration::from_secs(2);
+use dolmen_env::Memory;
 
-/// Starts the thread. It runs as long as the process.
-pub fn give_back() -> std::io::Result<()> {
-    let rounds = || {
-        loop {
-            std::thread::sleep(INTERVAL);
-            collect();
-        }
-    };
-    std::thread::Builder::new().name("memory".into()).spawn(rounds).map(|_| ())
+/// What the threads of all crates are given.
+pub const MEMORY: Memory = Memory::new(collect);
+
+/// Does it for the main thread, as long as the process lasts.
+pub async fn give_back() {
+    loop {
+        tokio::time::sleep(Duration::from_nanos(Memory::INTERVAL)).await;
+        MEMORY.give_back();
+    }
 }
 
-/// Hands free pages of every thread back to the system.
+/// Hands free pages of the calling thread, and those that no thread has, to the system.
 #[allow(unsafe_code)]
 fn collect() {
     // SAFETY: takes no pointer, may be called from any thread at any time, and touches no memory that is in use.

@@ -27,7 +27,7 @@ use prost::Message;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Config, Url, check_own_urls};
-use crate::memory;
+use crate::memory::{self, MEMORY};
 use crate::network_metrics;
 use crate::sockets::{Socket, bind};
 use crate::version;
@@ -116,10 +116,9 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
     let transport = Transport::new(transport_config(&config, &layout, &identity, secrets.peer_client.clone()));
     transport.set_peers(identity.peers.clone(), Vec::new());
     let (runtimes, sinks) = Runtimes::per_core();
-    let running = dolmen_node::spawn(started, disk.clone(), transport.clone(), sinks)
+    let running = dolmen_node::spawn(started, disk.clone(), transport.clone(), sinks, MEMORY)
         .map_err(|error| format!("cannot start the node's threads: {error}"))?;
     let node = running.handle().clone();
-    memory::give_back().map_err(|error| format!("cannot start a thread: {error}"))?;
     let client = PeerClient::new(secrets.peer_client.clone(), DIAL_TIMEOUT);
     let edge = dolmen_api::serve(runtimes, Vec::new(), api_options(&config, node.clone(), client.clone(), &transport))
         .map_err(|error| format!("cannot start the client port: {error}"))?;
@@ -127,6 +126,7 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
         .start(peer_listeners(ports.peer, &secrets), Arc::new(node.clone()), Arc::new(PeerPort(edge.peer_http())))
         .map_err(|error| format!("cannot start the peer port: {error}"))?;
 
+    tokio::spawn(memory::give_back());
     tokio::spawn(keep_cluster_version(node.clone(), client, config.election));
     let (ended, mut end) = tokio::sync::oneshot::channel();
     let waiting = std::thread::Builder::new().name("wait".into()).spawn(move || ended.send(running.wait()));
@@ -527,6 +527,7 @@ fn transport_config(
         tls,
         local_addr: None,
         clock: Arc::new(RealClock::mono),
+        memory: MEMORY,
     }
 }
 
@@ -548,7 +549,7 @@ fn api_options(config: &Config, node: Handle, client: PeerClient, transport: &Tr
     let extra_metrics = vec![network_metrics::families(node.status().member_id, transport.stats().clone())];
     let runtimes = std::thread::available_parallelism().map_or(1, usize::from);
     let forwarder = ToLeader { renewals: LeasePipes::new(client.clone(), runtimes), client };
-    dolmen_api::Options { config: api, node, forwarder: Arc::new(forwarder), extra_metrics }
+    dolmen_api::Options { config: api, node, forwarder: Arc::new(forwarder), extra_metrics, memory: MEMORY }
 }
 
 fn peer_listeners(sockets: Vec<(Url, Socket)>, secrets: &Secrets) -> Vec<PeerListener> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dolmen_api::{Config, Edge, LeaseForwarder, ListenSocket, Listener, Mode, Options, PeerAnswer, Runtimes, serve};
-use dolmen_env::{Mono, RealClock, SimDisk};
+use dolmen_env::{Memory, Mono, RealClock, SimDisk};
 use dolmen_node::{Bootstrap, Layout, Member, PeerAddress, PeerSender, Running, StartOptions, spawn, start};
 
 /// Nobody to send anything to.
@@ -82,12 +82,13 @@ impl TestMember {
         };
         let started = start(disk.clone(), &options, node_config, RealClock::mono()).unwrap();
         let (runtimes, sinks) = Runtimes::new(2);
-        let running = spawn(started, disk, Arc::new(NoPeers), sinks).unwrap();
+        let running = spawn(started, disk, Arc::new(NoPeers), sinks, Memory::untold()).unwrap();
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         let listener = Listener { socket: ListenSocket::Tcp(socket), mode, plain: true, tls: None };
         let node = running.handle().clone();
-        let options = Options { config, node, forwarder: Arc::new(NoPeers), extra_metrics: Vec::new() };
+        let options =
+            Options { config, node, forwarder: Arc::new(NoPeers), extra_metrics: Vec::new(), memory: Memory::untold() };
         let edge = serve(runtimes, vec![listener], options).unwrap();
         let member = Self { address, edge: Some(edge), running: Some(running) };
         for _ in 0..1000 {
