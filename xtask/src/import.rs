@@ -52,6 +52,12 @@ pub fn etcd35() -> Result<PathBuf> {
     Ok(program)
 }
 
+/// What is done once with each release: server and tools of Dolmen's, and a folder that is not there yet.
+type Part = fn(&Release, &Path, &Path, &Path) -> Result<String>;
+
+/// Databases of the quick form.
+pub const QUICK: usize = 6;
+
 /// A release of etcd that databases are made with.
 pub struct Release {
     pub name: &'static str,
@@ -86,11 +92,12 @@ fn export(tools: &Path, from: &Path, to: &Path, version: Option<&str>) -> Result
     run::text(&mut export).map(|_| ())
 }
 
-/// Runs `databases` random ones, those with what random ones do not have, and the swaps.
+/// Runs all, or one part by its name: `databases` random ones, `kept`: those with what random ones do not have, `swap`; and
+/// in the full form `damage`: restores of damaged snapshots by the ten thousand.
 ///
 /// # Errors
 /// What differs, and in which database.
-pub fn run(server: &Path, databases: usize) -> Result {
+pub fn run(server: &Path, databases: usize, only: Option<&str>) -> Result {
     go::build(&[Judge::Etcdctl, Judge::Etcdutl, Judge::Etcd37, Judge::Etcd36, Judge::Randomdb])?;
     let scratch = Scratch::new("import")?;
     let releases = releases()?;
@@ -99,39 +106,47 @@ pub fn run(server: &Path, databases: usize) -> Result {
     let tools = scratch.dir.join("dolmen");
     run::place(server, &tools)?;
     let mut failures = Vec::new();
-    for at in 0..databases {
+    let wanted = |part: &str| only.is_none_or(|only| only == part);
+    for at in (0..databases).filter(|_| wanted("databases")) {
         let release = &releases[at % releases.len()];
         let members = if at % 4 == 3 { 3 } else { 1 };
-        // Every third one is killed with a log that the database is behind of.
-        let killed = at % 3 != 0;
+        // Most are killed, with a log that the database is behind of: two of three of each release.
+        let killed = at / releases.len() % 3 != 0;
         let dir = scratch.dir.join(format!("db{at}"));
         let case = Case { dir: dir.clone(), release, dolmen: &dolmen, tools: &tools, seed: at as u64, members, killed };
-        let outcome = case.run();
-        run::count(u64::from(outcome.is_ok()), u64::from(outcome.is_err()));
-        match outcome {
-            Ok(line) => println!("{line}"),
-            Err(error) => failures.push(format!("database {at} of etcd {}, {members} members: {error}", release.name)),
-        }
+        let what = format!("database {at} of etcd {}, {members} members", release.name);
+        failures.extend(told(&what, case.run()));
         scratch.sweep();
         run::remove(&dir)?;
     }
     for release in &releases {
         let dir = |what: &str| scratch.dir.join(format!("{what}-{}", release.name));
-        let outcomes = [
-            ("what is kept", kept::kept(release, &dolmen, &tools, &dir("kept"))),
-            ("swap", swap::swap(release, &dolmen, &tools, &dir("swap"))),
-        ];
-        for (what, outcome) in outcomes {
-            run::count(u64::from(outcome.is_ok()), u64::from(outcome.is_err()));
-            match outcome {
-                Ok(line) => println!("{line}"),
-                Err(error) => failures.push(format!("{what}, etcd {}: {error}", release.name)),
-            }
+        let parts: [(&str, Part); 2] = [("kept", kept::kept), ("swap", swap::swap)];
+        for (what, part) in parts.into_iter().filter(|(what, _)| wanted(what)) {
+            let outcome = part(release, &dolmen, &tools, &dir(what));
+            failures.extend(told(&format!("{what}, etcd {}", release.name), outcome));
         }
         scratch.sweep();
     }
-    println!("{databases} random databases, {} failures", failures.len());
+    let done = if wanted("databases") { databases } else { 0 };
+    println!("{done} random databases, {} failures", failures.len());
+    if databases > QUICK && wanted("damage") {
+        // The quick form is among the tests of the workspace.
+        let mut damage = run::cargo(["test", "-p", "dolmen-datadir", "--test", "damage"]);
+        failures.extend(run::run(damage.env("DOLMEN_DAMAGE", "full")).err());
+    }
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+/// Counts and prints an outcome; returns what went wrong.
+fn told(what: &str, outcome: Result<String>) -> Option<String> {
+    run::count(u64::from(outcome.is_ok()), u64::from(outcome.is_err()));
+    let (line, failure) = match outcome {
+        Ok(line) => (line, None),
+        Err(why) => (format!("{what}: {why}"), Some(format!("{what}: {why}"))),
+    };
+    println!("{line}");
+    failure
 }
 
 /// One random database and its ways.

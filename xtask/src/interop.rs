@@ -78,7 +78,7 @@ pub fn run(arguments: &[String]) -> Result {
         let outcome = stage(&format!("interop {name}"), || match suite {
             Suite::Client => client(&server),
             Suite::Files => files::run(&server),
-            Suite::Import => import::run(&server, if quick { 6 } else { 50 }),
+            Suite::Import => import::run(&server, if quick { import::QUICK } else { 50 }, functions.as_deref()),
             Suite::Differential => differential(&server, quick),
             Suite::Kill9 => kill9(&server, quick),
             Suite::Common => common::run(&server, Forms::OneRelease, quick, functions.as_deref()),

@@ -270,7 +270,7 @@ impl Member {
     }
 }
 
-/// Whether a member says that it is: `/health` answers after a linearizable read.
+/// Whether a member serves: `/health` answers after a linearizable read.
 pub fn healthy(address: &str) -> bool {
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
     let request = format!("GET /health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -282,7 +282,9 @@ pub fn healthy(address: &str) -> bool {
     let mut answer = Vec::new();
     // What came before a reset counts.
     let _reset = stream.read_to_end(&mut answer);
-    String::from_utf8_lossy(&answer).contains("\"health\":\"true\"")
+    let answer = String::from_utf8_lossy(&answer);
+    // A full quota makes a member unhealthy, and keeps it from answering nobody.
+    answer.contains("\"health\":\"true\"") || answer.contains("\"reason\":\"ALARM NOSPACE\"")
 }
 
 /// Ports nobody listens on now.

@@ -92,7 +92,7 @@ pub fn kept(release: &Release, dolmen: &Path, tools: &Path, dir: &Path) -> Resul
     // The passwords are the same: one logs in, and may what its role says.
     run(&["auth", "enable"])?;
     run(&["get", "key/00", "--user", "reader:secret"])?;
-    let denied = run(&["put", "key/00", "x", "--user", "reader:secret"]).err().unwrap_or_default();
+    let denied = run(&["get", "leased", "--user", "reader:secret"]).err().unwrap_or_default();
     let wrong = run(&["get", "key/00", "--user", "reader:wrong"]).err().unwrap_or_default();
     if !denied.contains("permission denied") || !wrong.contains("invalid user ID or password") {
         return Err(format!("after the export: {denied:?}, {wrong:?}"));
