@@ -8,7 +8,8 @@
 //!
 //! * a server's line runs in the background, until it says that it is healthy, and until the next one is started;
 //! * `systemctl stop NAME` stops it, and `systemctl start NAME` starts the last line of that name again;
-//! * where a server's line names no client address, which then is port 2379, the environment names one (`ETCD_LISTEN_CLIENT_URLS`).
+//! * where a server's line names no client address, which then is port 2379, the environment names one
+//!   (`ETCD_LISTEN_CLIENT_URLS`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
