@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dolmen_tls::{Allowed, AnyServer, ServerVerifier, Trust, date};
+use dolmen_tls::{Allowed, AnyServer, Certificate, ServerVerifier, Trust, date};
 use rustls::client::ResolvesClientCert;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, ClientConfig, InconsistentKeys, SignatureScheme};
-use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::pem::{PemObject, SectionKind};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
 use crate::config::Tls;
@@ -150,13 +150,29 @@ fn mismatch(pair: &CertifiedKey) -> String {
 
 fn trusted(ca_file: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, Error> {
     match ca_file {
-        Some(path) => Ok(certificates(&read(path)?)),
+        Some(path) => {
+            let pem = read(path)?;
+            let sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(&pem).filter_map(Result::ok);
+            // Each section must be a certificate, whatever it calls itself, as etcd's client has it.
+            sections.map(|(_, der)| certificate(der)).collect()
+        }
         // Roots that cannot be read are missing ones: the handshake will say what it could not verify.
         None => Ok(rustls_native_certs::load_native_certs().certs),
     }
 }
 
-/// All readable certificates of a PEM file; other sections are passed over, as Go does.
+/// `der` as a certificate that can be trusted.
+fn certificate(der: Vec<u8>) -> Result<CertificateDer<'static>, Error> {
+    /// How a `SEQUENCE` of DER begins, which a certificate is and a key as well.
+    const SEQUENCE: u8 = 0x30;
+    match Certificate::parse(&der) {
+        Some(_) => Ok(der.into()),
+        None if der.first() == Some(&SEQUENCE) => Err(Error::client("x509: malformed tbs certificate")),
+        None => Err(Error::client("x509: malformed certificate")),
+    }
+}
+
+/// All readable certificates of a PEM file; other sections are passed over, as Go does with a chain.
 fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect()
 }

@@ -172,9 +172,15 @@ async fn certificates_as_etcd_makes_them_are_verified() {
     let (dir, key) = (tempfile::tempdir().unwrap(), PrivateKeyDer::from_pem_slice(pem).unwrap());
     let certificate = CertificateDer::pem_slice_iter(pem).nth(1).unwrap().unwrap();
     let fake = Fake::start_with(serving(certificate, key), answer).await;
+    let endpoint = format!("https://{}", fake.address);
     let path = dir.path().join("p521.pem");
+    // What may be trusted is certificates, and in this file are keys as well.
     std::fs::write(&path, pem).unwrap();
-    put(format!("https://{}", fake.address), ca(Some(path))).await.unwrap();
+    let error = put(endpoint.clone(), ca(Some(path.clone()))).await.unwrap_err();
+    assert_eq!(error.to_string(), "x509: malformed tbs certificate");
+    let text = std::str::from_utf8(pem).unwrap();
+    std::fs::write(&path, text.split_once("-----BEGIN PRIVATE").unwrap().0).unwrap();
+    put(endpoint, ca(Some(path))).await.unwrap();
     put(format!("https://{}", fake.address), Some(Tls { skip_verify: true, ..Default::default() })).await.unwrap();
 }
 

@@ -4,7 +4,7 @@
 //! (of servers), then whether it is trusted. It is trusted
 //!
 //! * if it stands among the trusted ones itself, be it an authority's or not, and may be used for this end; or
-//! * if webpki finds a chain from it to one of them.
+//! * if webpki finds a chain from it to one of them that may sign.
 //!
 //! Then come `allowed-cn` and `allowed-hostname`, names that a certificate must have, and a revocation list: serial
 //! numbers refused, from a file that is read anew each time. Or nobody looks at all: [`AnyServer`].
@@ -55,10 +55,13 @@ impl Allowed {
     }
 }
 
-/// The certificates somebody trusts, as themselves and as ends of chains.
+/// The certificates somebody trusts: all of them as themselves, and those that may sign others as ends of chains.
 #[derive(Clone, Debug)]
 pub struct Trust {
-    roots: Arc<RootCertStore>,
+    /// Those that may sign. webpki takes each for an authority: with all of them here, whoever has the key of a server
+    /// whose own certificate is trusted could make certificates for any name.
+    signers: Arc<RootCertStore>,
+    subjects: Vec<DistinguishedName>,
     certificates: Vec<CertificateDer<'static>>,
 }
 
@@ -66,9 +69,9 @@ impl Trust {
     /// Trusts `certificates`, and passes over those that are none: one bad certificate in a system's bundle must not
     /// disable the others.
     pub fn lenient(certificates: Vec<CertificateDer<'static>>) -> Self {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(certificates.iter().cloned());
-        Self { roots: Arc::new(roots), certificates }
+        let mut all = RootCertStore::empty();
+        all.add_parsable_certificates(certificates.iter().cloned());
+        Self::new(&all, certificates)
     }
 
     /// Trusts `certificates`, all of them.
@@ -76,9 +79,16 @@ impl Trust {
     /// # Errors
     /// What is wrong with the first that is no certificate.
     pub fn strict(certificates: Vec<CertificateDer<'static>>) -> Result<Self, Error> {
-        let mut roots = RootCertStore::empty();
-        certificates.iter().try_for_each(|certificate| roots.add(certificate.clone()))?;
-        Ok(Self { roots: Arc::new(roots), certificates })
+        let mut all = RootCertStore::empty();
+        certificates.iter().try_for_each(|certificate| all.add(certificate.clone()))?;
+        Ok(Self::new(&all, certificates))
+    }
+
+    fn new(all: &RootCertStore, certificates: Vec<CertificateDer<'static>>) -> Self {
+        let may_sign = |der: &&CertificateDer<'_>| Certificate::parse(der).is_some_and(|parsed| parsed.may_sign);
+        let mut signers = RootCertStore::empty();
+        signers.add_parsable_certificates(certificates.iter().filter(may_sign).cloned());
+        Self { signers: Arc::new(signers), subjects: all.subjects(), certificates }
     }
 
     /// Whether this very certificate is trusted.
@@ -117,6 +127,17 @@ fn check_name(certificate: &Certificate, der: &CertificateDer<'_>, name: &Server
         return Err(Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(Legacy)))));
     }
     Err(wrong)
+}
+
+/// webpki looks for no chain from an authority's certificate, and says that it has none of the usual names for. Most are
+/// self-signed: nobody trusted has signed them.
+fn of_authority(certificate: &Certificate, error: Error) -> Error {
+    match error {
+        Error::InvalidCertificate(CertificateError::Other(_)) if certificate.is_authority => {
+            Error::InvalidCertificate(CertificateError::UnknownIssuer)
+        }
+        other => other,
+    }
 }
 
 /// [`LEGACY_COMMON_NAME`], as an error.
@@ -162,7 +183,8 @@ macro_rules! signatures {
 /// Verifies clients.
 #[derive(Debug)]
 pub struct ClientVerifier {
-    chains: Arc<dyn ClientCertVerifier>,
+    /// `None`: there is nothing a chain could end in.
+    chains: Option<Arc<dyn ClientCertVerifier>>,
     algorithms: WebPkiSupportedAlgorithms,
     trust: Trust,
     allowed: Allowed,
@@ -180,9 +202,12 @@ impl ClientVerifier {
         allowed: Allowed,
         crl_file: Option<PathBuf>,
     ) -> Result<Self, String> {
-        let chains = WebPkiClientVerifier::builder_with_provider(Arc::clone(&trust.roots), Arc::clone(provider))
-            .build()
-            .map_err(|error| error.to_string())?;
+        if trust.certificates.is_empty() {
+            return Err("no certificates are trusted".into());
+        }
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&trust.signers), Arc::clone(provider));
+        // It fails for one reason only, which is that nothing may sign.
+        let chains = builder.build().ok();
         let algorithms = provider.signature_verification_algorithms;
         Ok(Self { chains, algorithms, trust, allowed, crl_file })
     }
@@ -207,7 +232,7 @@ impl ClientVerifier {
 
 impl ClientCertVerifier for ClientVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.chains.root_hint_subjects()
+        &self.trust.subjects
     }
 
     fn verify_client_cert(
@@ -220,8 +245,12 @@ impl ClientCertVerifier for ClientVerifier {
         check_time(&certificate, now)?;
         if self.trust.holds(end_entity) {
             check_usage(&certificate, CLIENT_AUTH)?;
+        } else if let Some(chains) = &self.chains {
+            chains
+                .verify_client_cert(end_entity, intermediates, now)
+                .map_err(|error| of_authority(&certificate, error))?;
         } else {
-            self.chains.verify_client_cert(end_entity, intermediates, now)?;
+            return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
         }
         self.allowed.check(end_entity)?;
         let presented: Vec<&CertificateDer<'_>> = std::iter::once(end_entity).chain(intermediates).collect();
@@ -244,8 +273,8 @@ pub struct ServerVerifier {
 
 impl ServerVerifier {
     pub fn new(trust: Trust, provider: &Arc<CryptoProvider>, allowed: Allowed) -> Self {
-        let builder = WebPkiServerVerifier::builder_with_provider(Arc::clone(&trust.roots), Arc::clone(provider));
-        // It fails for one reason only, which is that nothing is trusted.
+        let builder = WebPkiServerVerifier::builder_with_provider(Arc::clone(&trust.signers), Arc::clone(provider));
+        // It fails for one reason only, which is that nothing may sign.
         let chains = builder.build().ok();
         Self { chains, algorithms: provider.signature_verification_algorithms, trust, allowed }
     }
@@ -266,7 +295,9 @@ impl ServerCertVerifier for ServerVerifier {
         if self.trust.holds(end_entity) {
             check_usage(&certificate, SERVER_AUTH)?;
         } else if let Some(chains) = &self.chains {
-            chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+            chains
+                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+                .map_err(|error| of_authority(&certificate, error))?;
         } else {
             return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
         }

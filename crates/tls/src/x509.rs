@@ -15,6 +15,7 @@ const BMP_STRING: u8 = 0x1e;
 
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
+const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
 const EXT_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
 /// Usages, as they stand in the extension.
 pub(crate) const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
@@ -33,6 +34,10 @@ pub struct Certificate {
     pub common_name: Option<String>,
     pub dns_names: Vec<String>,
     pub ip_names: Vec<IpAddr>,
+    /// Whether it says that it is an authority's.
+    pub is_authority: bool,
+    /// Whether others may be signed with its key. Before version 3, certificates could not say, and may.
+    pub(crate) may_sign: bool,
     /// Whether there is a list of alternative names, be it of other kinds than the two above.
     pub has_alternative_names: bool,
     /// `None` when the certificate does not limit its use.
@@ -44,7 +49,7 @@ impl Certificate {
     pub fn parse(der: &[u8]) -> Option<Self> {
         let mut certificate = Reader(Reader(der).expect(SEQUENCE)?);
         let mut body = Reader(certificate.expect(SEQUENCE)?);
-        body.skip_if(0xa0);
+        let version = body.expect(0xa0);
         let serial = unsigned(body.expect(INTEGER)?);
         let _algorithm = body.expect(SEQUENCE)?;
         let _issuer = body.expect(SEQUENCE)?;
@@ -61,12 +66,17 @@ impl Certificate {
             common_name,
             dns_names: Vec::new(),
             ip_names: Vec::new(),
+            is_authority: false,
+            may_sign: false,
             has_alternative_names: false,
             usages: None,
         };
         if let Some((0xa3, extensions)) = body.next() {
             parsed.read_extensions(Reader(extensions).expect(SEQUENCE)?)?;
         }
+        // Counted from 0.
+        let third = version.is_some_and(|version| Reader(version).expect(INTEGER).is_some_and(|at| at == [2]));
+        parsed.may_sign = parsed.is_authority || !third;
         Some(parsed)
     }
 
@@ -79,6 +89,10 @@ impl Certificate {
             let value = extension.expect(OCTET_STRING)?;
             match id {
                 SUBJECT_ALT_NAME => self.read_names(Reader(value).expect(SEQUENCE)?)?,
+                BASIC_CONSTRAINTS => {
+                    let authority = Reader(Reader(value).expect(SEQUENCE)?).expect(BOOLEAN);
+                    self.is_authority = authority.is_some_and(|byte| byte != [0]);
+                }
                 EXT_KEY_USAGE => {
                     let mut list = Reader(Reader(value).expect(SEQUENCE)?);
                     let usages = std::iter::from_fn(|| list.expect(OBJECT_ID)).map(<[u8]>::to_vec);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dolmen_tls::{Allowed, AnyServer, ClientVerifier, LEGACY_COMMON_NAME, ServerVerifier, Trust, provider};
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::client::danger::ServerCertVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, Signer, SigningKey, SingleCertAndKey};
@@ -257,6 +257,15 @@ fn a_trusted_certificate_still_has_a_name_a_time_and_a_purpose() {
         Err(Error::InvalidCertificate(why)) => why,
         other => panic!("{other:?}"),
     };
+    let [own, other] = [(); 2].map(|()| {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.self_signed(&KeyPair::generate().expect("key")).expect("certificate").der().clone()
+    });
+    let name = ServerName::try_from("127.0.0.1").expect("name");
+    let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
+    let why = invalid(server_verifier(&own).verify_server_cert(&other, &[], &name, &[], now).map(|_| ()));
+    assert_eq!(why, CertificateError::UnknownIssuer, "an authority that nobody trusts");
     let why = invalid(verdict(|params| params.not_after = rcgen::date_time_ymd(2025, 1, 1)));
     assert!(matches!(why, CertificateError::ExpiredContext { .. }), "{why:?}");
     let why = invalid(verdict(|params| params.not_before = rcgen::date_time_ymd(2099, 1, 1)));
@@ -282,5 +291,35 @@ fn a_trusted_certificate_still_has_a_name_a_time_and_a_purpose() {
     match why {
         CertificateError::Other(why) => assert_eq!(why.0.to_string(), LEGACY_COMMON_NAME),
         why => panic!("{why:?}"),
+    }
+}
+
+#[test]
+fn a_trusted_certificate_that_is_no_authoritys_signs_for_nobody() {
+    let named = || CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("names");
+    let (key, other_key) = (KeyPair::generate().expect("key"), KeyPair::generate().expect("key"));
+    for (is_ca, believed) in
+        [(IsCa::Ca(BasicConstraints::Unconstrained), true), (IsCa::ExplicitNoCa, false), (IsCa::NoCa, false)]
+    {
+        let at = format!("{is_ca:?}");
+        let mut params = named();
+        params.is_ca = is_ca;
+        params.distinguished_name.push(DnType::CommonName, "trusted");
+        let trusted = params.self_signed(&key).expect("certificate").der().clone();
+        let issuer = Issuer::from_params(&params, &key);
+        let signed = named().signed_by(&other_key, &issuer).expect("certificate").der().clone();
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
+        let name = ServerName::try_from("127.0.0.1").expect("name");
+        let expected = if believed { Ok(()) } else { Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)) };
+        let of_server = server_verifier(&trusted).verify_server_cert(&signed, &[], &name, &[], now).map(|_| ());
+        assert_eq!(of_server, expected, "server, {at}");
+        let verifier = client_verifier(&trusted);
+        assert_eq!(verifier.verify_client_cert(&signed, &[], now).map(|_| ()), expected, "client, {at}");
+        // Clients are told whose certificates are believed, those that sign for nobody among them.
+        assert_eq!(verifier.root_hint_subjects().len(), 1, "{at}");
+        // As a chain it ends in itself, and as a middle it is nobody's.
+        let of_server =
+            server_verifier(&trusted).verify_server_cert(&signed, &[trusted.clone()], &name, &[], now).map(|_| ());
+        assert_eq!(of_server, expected, "server that sends both, {at}");
     }
 }
