@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, code, text};
 use crate::pool::{Pool, SharedTls};
 use crate::streaming::{Opening, Requests, Streaming};
-use crate::wire::{Frames, Outgoing, decode, frame, is_unprocessed, timeout_text, transport_error};
+use crate::wire::{Frames, Intake, Outgoing, decode, frame, is_unprocessed, timeout_text, transport_error};
 
 const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 /// Attempts of one call.
@@ -130,16 +130,37 @@ impl Core {
     {
         let frame = frame(request, self.shared.config.max_request_bytes)
             .inspect_err(|error| self.warn_of(path, 0, &Failure::new(error.clone(), None)))?;
-        let answer = self.call(path, frame, retry, true).await?;
+        let answer = self.call(path, frame, retry, true, None).await?;
         decode(answer)
     }
 
-    /// Makes a call until it is answered, or may not be made again. `renew`: a refused token is renewed.
-    async fn call(&self, path: &'static str, frame: Bytes, retry: Retry, renew: bool) -> Result<Bytes, Error> {
+    /// As [`Core::unary`], but the answer goes into `intake` while it comes. Nothing of it counts unless this returns `Ok`.
+    pub async fn unary_into<Q: Message>(
+        &self,
+        path: &'static str,
+        request: &Q,
+        retry: Retry,
+        intake: &mut (dyn Intake + Send),
+    ) -> Result<(), Error> {
+        let frame = frame(request, self.shared.config.max_request_bytes)
+            .inspect_err(|error| self.warn_of(path, 0, &Failure::new(error.clone(), None)))?;
+        self.call(path, frame, retry, true, Some(intake)).await.map(|_| ())
+    }
+
+    /// Makes a call until it is answered, or may not be made again. `renew`: a refused token is renewed. With an `intake`,
+    /// which takes the answer, none is returned.
+    async fn call<'i>(
+        &self,
+        path: &'static str,
+        frame: Bytes,
+        retry: Retry,
+        renew: bool,
+        mut intake: Option<&mut (dyn Intake + Send + 'i)>,
+    ) -> Result<Bytes, Error> {
         let deadline = self.deadline();
         let mut attempt = 0;
         loop {
-            let failure = match self.attempt(path, frame.clone(), deadline, renew).await {
+            let failure = match self.attempt(path, frame.clone(), deadline, renew, intake.as_deref_mut()).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -190,12 +211,13 @@ impl Core {
         }
     }
 
-    async fn attempt(
+    async fn attempt<'i>(
         &self,
         path: &'static str,
         frame: Bytes,
         deadline: Option<Instant>,
         authorized: bool,
+        mut intake: Option<&mut (dyn Intake + Send + 'i)>,
     ) -> Result<Bytes, Failure> {
         let mut unprocessed = 0;
         loop {
@@ -209,8 +231,11 @@ impl Core {
                     Lost::Unknown(error) => Some(error),
                 })?;
                 let mut frames = Frames::new(sent, self.shared.config.max_recv_bytes).map_err(Some)?;
-                let answer = frames.next().await.map_err(Some)?;
-                let answer = answer.ok_or_else(|| Some(Error::status(code::INTERNAL, NO_MESSAGE)))?;
+                let answer = match intake.as_deref_mut() {
+                    None => frames.next().await,
+                    Some(intake) => frames.next_into(intake).await.map(|taken| taken.map(|()| Bytes::new())),
+                };
+                let answer = answer.map_err(Some)?.ok_or_else(|| Some(Error::status(code::INTERNAL, NO_MESSAGE)))?;
                 // The status comes after the message, and may still be an error.
                 match frames.next().await.map_err(Some)? {
                     None => Ok(answer),
@@ -387,7 +412,7 @@ impl Core {
         }
         let request = pb::AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
         let frame = frame(&request, self.shared.config.max_request_bytes)?;
-        let token = match self.call(AUTHENTICATE, frame, Retry::Repeatable, false).await {
+        let token = match self.call(AUTHENTICATE, frame, Retry::Repeatable, false, None).await {
             Ok(answer) => Some(header(&decode::<pb::AuthenticateResponse>(answer)?.token)?),
             Err(error) if error.is(text::AUTH_NOT_ENABLED) => None,
             Err(error) => return Err(error),

@@ -5,6 +5,7 @@ use dolmen_proto::{etcdserverpb as pb, v3electionpb, v3lockpb};
 use crate::call::{Core, Retry};
 use crate::config::Config;
 use crate::error::Error;
+use crate::range::{KeyValues, RangeIntake};
 use crate::streaming::Streaming;
 
 use std::time::Duration;
@@ -167,6 +168,23 @@ impl Client {
     /// waiting. For watches and keep-alives: they end when the leader is lost for a while.
     pub fn with_require_leader(&self) -> Client {
         Client { core: self.core.with_require_leader() }
+    }
+
+    /// Key-values of a range, handed to `to` one by one while they come: for large ranges, which then never lie in memory as a
+    /// whole. They count only once this has returned, without an error; the answer returned has the rest, and no `kvs`.
+    ///
+    /// gRPC: `/etcdserverpb.KV/Range`, as [`Client::range`].
+    ///
+    /// # Errors
+    /// As those of [`Client::range`], also after some key-values: a status comes last.
+    pub async fn range_into(
+        &self,
+        request: pb::RangeRequest,
+        to: &mut (dyn KeyValues + Send),
+    ) -> Result<pb::RangeResponse, Error> {
+        let mut intake = RangeIntake::new(to);
+        self.core.unary_into("/etcdserverpb.KV/Range", &request, Retry::Repeatable, &mut intake).await?;
+        intake.finish()
     }
 
     /// A range in pieces, for answers too large for one message.

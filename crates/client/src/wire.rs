@@ -93,30 +93,66 @@ impl Frames {
 
     /// The next message; `None` after the last, when the call ended well. May be dropped at any await and called again.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        if let Some(status) = self.status.clone() {
-            return status.map(|()| None);
-        }
         loop {
             if let Some(message) = self.message()? {
                 return Ok(Some(message));
             }
-            match std::future::poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.buffer.extend_from_slice(&data),
-                    Err(frame) => {
-                        let trailers = frame.into_trailers().unwrap_or_default();
-                        let status = status_of(&trailers).unwrap_or_else(|| Err(no_status()));
-                        self.status = Some(status.clone());
-                        return status.map(|()| None);
-                    }
-                },
-                Some(Err(error)) => return Err(transport_error(&error)),
-                None => return Err(no_status()),
+            match self.data().await? {
+                Some(data) => self.buffer.extend_from_slice(&data),
+                None => return Ok(None),
             }
         }
     }
 
-    fn message(&mut self) -> Result<Option<Bytes>, Error> {
+    /// As [`Frames::next`], but the message goes into `intake` while it comes. What went there counts for nothing unless this
+    /// returns `Some`. Not to be dropped and called again.
+    pub async fn next_into(&mut self, intake: &mut (dyn Intake + Send)) -> Result<Option<()>, Error> {
+        let mut missing = loop {
+            if let Some(len) = self.prefix()? {
+                self.buffer.advance(PREFIX_LEN);
+                break len;
+            }
+            match self.data().await? {
+                Some(data) => self.buffer.extend_from_slice(&data),
+                None => return Ok(None),
+            }
+        };
+        intake.begin(missing);
+        let early = self.buffer.split_to(missing.min(self.buffer.len()));
+        intake.piece(&early);
+        missing -= early.len();
+        while missing > 0 {
+            let Some(mut data) = self.data().await? else { return Ok(None) };
+            let piece = data.split_to(missing.min(data.len()));
+            intake.piece(&piece);
+            missing -= piece.len();
+            self.buffer.extend_from_slice(&data);
+        }
+        Ok(Some(()))
+    }
+
+    /// The next bytes; `None` after the last, when the call ended well.
+    async fn data(&mut self) -> Result<Option<Bytes>, Error> {
+        if let Some(status) = self.status.clone() {
+            return status.map(|()| None);
+        }
+        match std::future::poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => Ok(Some(data)),
+                Err(frame) => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    let status = status_of(&trailers).unwrap_or_else(|| Err(no_status()));
+                    self.status = Some(status.clone());
+                    status.map(|()| None)
+                }
+            },
+            Some(Err(error)) => Err(transport_error(&error)),
+            None => Err(no_status()),
+        }
+    }
+
+    /// Bytes of the message that comes next, once its prefix is there.
+    fn prefix(&self) -> Result<Option<usize>, Error> {
         let Some(mut prefix) = self.buffer.get(..PREFIX_LEN) else { return Ok(None) };
         let compressed = prefix.get_u8();
         let len = prefix.get_u32() as usize;
@@ -128,6 +164,11 @@ impl Frames {
             let text = format!("grpc: received message larger than max ({len} vs. {})", self.limit);
             return Err(Error::status(code::RESOURCE_EXHAUSTED, text));
         }
+        Ok(Some(len))
+    }
+
+    fn message(&mut self) -> Result<Option<Bytes>, Error> {
+        let Some(len) = self.prefix()? else { return Ok(None) };
         let have = self.buffer.len() - PREFIX_LEN;
         if have < len {
             self.buffer.reserve((len - have).min(MAX_RESERVE));
@@ -136,6 +177,15 @@ impl Frames {
         self.buffer.advance(PREFIX_LEN);
         Ok(Some(self.buffer.split_to(len).freeze()))
     }
+}
+
+/// Takes a message in pieces.
+pub(crate) trait Intake {
+    /// A message of `len` bytes begins; what came before is void.
+    fn begin(&mut self, len: usize);
+
+    /// Its next bytes.
+    fn piece(&mut self, bytes: &[u8]);
 }
 
 /// Decodes a message; its `bytes` fields share the buffer.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Call, Fake, bounded};
-use dolmen_client::{Client, Config, ConnectionReason, Field, code, pb, text};
+use dolmen_client::{Client, Config, ConnectionReason, Field, KeyValueRef, KeyValues, code, pb, text};
 
 async fn answer(mut call: Call) {
     if call.path.ends_with("/Range") {
@@ -351,6 +351,60 @@ async fn pieces_of_an_answer_come_in_order_and_end() {
     }
     assert_eq!(seen, [2, 1, 0]);
     assert_eq!(fake.count("/Snapshot"), 2);
+}
+
+/// Keys that came with the last answer begun.
+#[derive(Default)]
+struct Keys {
+    begun: usize,
+    keys: Vec<Vec<u8>>,
+}
+
+impl KeyValues for Keys {
+    fn begin(&mut self, _len: usize) {
+        self.begun += 1;
+        self.keys.clear();
+    }
+
+    fn key_value(&mut self, kv: KeyValueRef<'_>) {
+        self.keys.push(kv.key.to_vec());
+    }
+}
+
+#[tokio::test]
+async fn a_range_taken_as_it_comes_counts_only_with_its_status() {
+    let fake = Fake::start(|mut call: Call| async move {
+        let request: pb::RangeRequest = call.next().await.unwrap();
+        let kv = |at: u32| dolmen_client::mvccpb::KeyValue {
+            key: format!("{}{at:05}", String::from_utf8_lossy(&request.key)).into(),
+            value: vec![b'v'; 100].into(),
+            ..Default::default()
+        };
+        let kvs: Vec<_> = (0..20_000).map(kv).collect();
+        let answer = pb::RangeResponse { count: 20_000, kvs, ..Default::default() };
+        call.send(&answer);
+        match (&request.key[..], call.number) {
+            // The first time only.
+            (b"ill", 0) => call.end(code::UNAVAILABLE, "it went away"),
+            (b"refused", _) => call.end(code::RESOURCE_EXHAUSTED, "no more"),
+            _ => call.end(code::OK, ""),
+        }
+    })
+    .await;
+    let client = bounded(Client::connect(Config::new([fake.address.to_string()])).await.unwrap());
+    let mut keys = Keys::default();
+    let rest = client.range_into(get("ill"), &mut keys).await.unwrap();
+    assert_eq!((rest.count, rest.kvs.len(), keys.begun), (20_000, 0, 2));
+    assert_eq!((keys.keys.len(), &keys.keys[19_999][..]), (20_000, &b"ill19999"[..]));
+    let error = client.range_into(get("refused"), &mut keys).await.unwrap_err();
+    assert_eq!(error.to_string(), "rpc error: code = ResourceExhausted desc = no more");
+    // Larger than the client takes: told before anything is handed on.
+    let config = Config { max_recv_bytes: 1_000_000, ..Config::new([fake.address.to_string()]) };
+    let client = bounded(Client::connect(config).await.unwrap());
+    let begun = keys.begun;
+    let error = client.range_into(get("large"), &mut keys).await.unwrap_err();
+    assert!(error.to_string().contains("received message larger than max"), "{error}");
+    assert_eq!(keys.begun, begun);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use dolmen_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 
 use crate::connect::{self, Limit, Link};
 use crate::hints;
-use crate::output::Format;
+use crate::output::{Format, simple, write_stdout};
 use crate::text::prefix_end;
 use crate::tool::KV;
 
@@ -41,21 +41,27 @@ pub static COMMAND: Command = Command {
 fn run(call: &Call) -> Result<(), Failure> {
     let request = request(call)?;
     connect::run(call, Limit::Command, async |link| {
-        let response =
-            if call.boolean("stream") { stream(&link, request).await } else { link.client.range(request).await }
-                .map_err(|e| hints::failure(&e))?;
+        let value_only = call.boolean("print-value-only");
+        let printer = if value_only { link.printer.with_value_only() } else { link.printer };
+        let mut lines = simple::Lines::new(printer.style());
+        let response = match printer.format() {
+            _ if call.boolean("stream") => stream(&link, request).await.map(Some),
+            // Nothing but the key-values is printed, so they become text while the others are still on their way.
+            Format::Simple => link.client.range_into(request, &mut lines).await.map(|_| None),
+            _ => link.client.range(request).await.map(Some),
+        };
+        let response = response.map_err(|e| hints::failure(&e))?;
         // These two are looked at only now, as etcdctl does: a wrong key or a missing permission is told first.
-        let mut printer = link.printer;
         if call.boolean("count-only") && printer.format() != Format::Fields {
             return Err(Failure::bad_args("--count-only is only for `--write-out=fields`"));
         }
-        if call.boolean("print-value-only") {
-            if printer.format() != Format::Simple {
-                return Err(Failure::bad_args("print-value-only is only for `--write-out=simple`"));
-            }
-            printer = printer.with_value_only();
+        if value_only && printer.format() != Format::Simple {
+            return Err(Failure::bad_args("print-value-only is only for `--write-out=simple`"));
         }
-        printer.get(&response)
+        match response {
+            Some(response) => printer.get(&response),
+            None => write_stdout(&lines.text),
+        }
     })
 }
 

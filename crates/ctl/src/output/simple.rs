@@ -5,6 +5,7 @@
 
 use std::io::Write as _;
 
+use dolmen_client::{KeyValueRef, KeyValues};
 use dolmen_proto::etcdserverpb as pb;
 use dolmen_proto::etcdserverpb::response_op::Response;
 use dolmen_proto::mvccpb::{Event, KeyValue};
@@ -45,6 +46,37 @@ pub fn key_value(out: &mut Vec<u8>, style: Style, kv: &KeyValue) {
         text(out, style, &kv.key);
     }
     text(out, style, &kv.value);
+}
+
+/// The lines of a `get`, made while its answer comes.
+pub struct Lines {
+    /// What to write once the answer is known to be one.
+    pub text: Vec<u8>,
+    style: Style,
+}
+
+/// Room is made at once for answers up to this many bytes.
+const MOST_AT_ONCE: usize = 1 << 30;
+
+impl Lines {
+    pub fn new(style: Style) -> Lines {
+        Lines { text: Vec::new(), style }
+    }
+}
+
+impl KeyValues for Lines {
+    fn begin(&mut self, len: usize) {
+        self.text.clear();
+        // Lines are shorter than the message they come in, save those in hexadecimal. What is not used takes no memory.
+        self.text.reserve(len.min(MOST_AT_ONCE));
+    }
+
+    fn key_value(&mut self, kv: KeyValueRef<'_>) {
+        if !self.style.value_only {
+            text(&mut self.text, self.style, kv.key);
+        }
+        text(&mut self.text, self.style, kv.value);
+    }
 }
 
 pub fn get(out: &mut Vec<u8>, style: Style, r: &pb::RangeResponse) {
