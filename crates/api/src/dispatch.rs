@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use dolmen_proto::etcdserverpb::StatusRequest;
 use http::{HeaderMap, Method as HttpMethod, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -90,6 +91,7 @@ struct Admitted {
 }
 
 fn admit(local: &Local, method: Method, headers: &HeaderMap) -> Result<Admitted, Status> {
+    frame::encoding(headers)?;
     let deadline = frame::timeout(headers)?.map(|timeout| {
         // A timeout beyond what a clock can hold is none.
         Instant::now().checked_add(timeout)
@@ -127,6 +129,13 @@ type Rare<'a> = Pin<Box<dyn Future<Output = Result<Vec<Bytes>, Status>> + Send +
 
 fn rare(local: &Local, method: Method, message: Bytes, deadline: Deadline) -> Rare<'_> {
     Box::pin(async move {
+        // These take nothing, but what they are sent has to be a message.
+        if matches!(
+            method,
+            Method::LeaseLeases | Method::Status | Method::Defragment | Method::Hash | Method::AuthStatus
+        ) {
+            nothing(&message)?;
+        }
         match method {
             Method::Compact => kv::compact(local, message, deadline).await,
             Method::LeaseGrant => lease::grant(local, message, deadline).await,
@@ -149,6 +158,11 @@ fn rare(local: &Local, method: Method, message: Bytes, deadline: Deadline) -> Ra
             }
         }
     })
+}
+
+/// Checks the message of a method whose request has no fields (of another release, it may).
+fn nothing(message: &Bytes) -> Result<(), Status> {
+    frame::decode::<StatusRequest>(message.clone()).map(|_| ())
 }
 
 /// Answers a streaming call: the work goes on inside the response's body.
@@ -184,7 +198,10 @@ async fn run_stream(
             let message = message?;
             match method {
                 Method::RangeStream => kv::range_stream(local, message, deadline, emitter, guard).await,
-                Method::Snapshot => maintenance::snapshot(local, emitter, guard).await,
+                Method::Snapshot => {
+                    nothing(&message)?;
+                    maintenance::snapshot(local, emitter, guard).await
+                }
                 Method::HealthWatch => health::watch(message, emitter).await,
                 other => {
                     let info = other.info();

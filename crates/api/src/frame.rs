@@ -152,7 +152,8 @@ fn parse_prefix(buf: &[u8], max: usize) -> Result<Option<usize>, Status> {
     let len = u32::from_be_bytes([a, b, c, d]) as usize;
     match flag {
         0 => {}
-        1 => return Err(Status::new(Code::Unimplemented, "grpc: Decompressor is not installed for grpc-encoding")),
+        // Another encoding was refused by its header; see `encoding`.
+        1 => return Err(Status::new(Code::Internal, "grpc: compressed flag set with identity or empty encoding")),
         flag => return Err(Status::owned(Code::Internal, format!("grpc: received unexpected payload format {flag}"))),
     }
     if len > max {
@@ -223,6 +224,20 @@ pub fn percent_encode(text: &str) -> Cow<'_, str> {
         }
     }
     encoded.into()
+}
+
+/// Refuses a call whose header `grpc-encoding` says that its messages are compressed.
+///
+/// # Errors
+/// `Unimplemented`, as grpc-go has it.
+pub fn encoding(headers: &HeaderMap) -> Result<(), Status> {
+    match headers.get("grpc-encoding").map(|value| String::from_utf8_lossy(value.as_bytes())) {
+        Some(name) if !name.is_empty() && name != "identity" => {
+            let text = format!("grpc: Decompressor is not installed for grpc-encoding {name:?}");
+            Err(Status::owned(Code::Unimplemented, text))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Reads header `grpc-timeout`: up to 8 digits and a unit.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::{Answers, Client, framed};
+use crate::client::{Answers, Client, Failed, framed};
 use crate::member::TestMember;
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -54,7 +54,12 @@ async fn broken_messages_are_refused_one_by_one() {
     assert_eq!(code(vec![key.slice(..6)]).await, 13);
     assert_eq!(code(vec![framed(&[0x0a, 200])]).await, 13);
     assert_eq!(code(vec![key.clone(), key.clone()]).await, 13);
-    assert_eq!(code(vec![Bytes::from_static(&[1, 0, 0, 0, 1, 0])]).await, 12);
+    assert_eq!(code(vec![Bytes::from_static(&[1, 0, 0, 0, 1, 0])]).await, 13);
+    let response = client.raw(RANGE, &[("grpc-encoding", "gzip")], vec![key.clone()]).await;
+    assert_eq!(
+        Answers::new(response).end().await.unwrap_err(),
+        Failed { code: 12, message: "grpc: Decompressor is not installed for grpc-encoding \"gzip\"".into() }
+    );
     // Whole, however it is cut.
     let response = client.raw(RANGE, &[], vec![key.slice(..2), key.slice(2..7), key.slice(7..)]).await;
     let mut answers = Answers::new(response);
