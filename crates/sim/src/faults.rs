@@ -1,6 +1,13 @@
 //! What goes wrong, and how.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
 use dolmen_env::{Disk, Fault, SimDisk};
+use dolmen_machine::Machine;
+use dolmen_mvcc::RangeOptions;
+use dolmen_types::KeyRange;
 use dolmen_wal::Wal;
 
 use crate::clients::{Owner, What};
@@ -9,6 +16,9 @@ use crate::mutants::Mutant;
 use crate::plan::{FaultKind, MS};
 use crate::trace::NOBODY;
 use crate::world::{Event, Phase, World};
+
+/// Bits that are tried in search of one that only a reader finds.
+const TRIES: usize = 6;
 
 impl World {
     /// Draws a fault, has it happen, and plans the next.
@@ -104,10 +114,45 @@ impl World {
                 let target = self.members[self.rng.below(nodes as u64) as usize].id;
                 self.issue(Owner::Operator, node, What::MoveLeader { target });
             }
+            FaultKind::Contest if nodes > 2 => self.contest(node),
             _ => {}
         }
         self.stats.faults += 1;
         Ok(())
+    }
+
+    fn contest(&mut self, one: usize) {
+        let other = (one + 1 + self.rng.below(self.plan.nodes as u64 - 1) as usize) % self.plan.nodes;
+        self.net.cut_one_way(one, other);
+        self.net.cut_one_way(other, one);
+        self.rivals = Some([one, other]);
+        self.trace.note(self.queue.now, one as u8, "contest", other as u64, 0);
+        let leads = |member: &Member| member.running.as_ref().is_some_and(|running| running.node.raft().is_leader());
+        if let Some(leader) = self.members.iter().position(leads) {
+            self.die_and_come_back(leader, "leader dies", 50 * MS);
+        }
+    }
+
+    /// A vote for one of two rivals has just left its voter, which does not survive it.
+    pub(crate) fn voted(&mut self, voter: usize, winner: usize) {
+        self.rivals = None;
+        for other in (0..self.plan.nodes).filter(|other| *other != winner) {
+            self.net.cut_one_way(winner, other);
+        }
+        let epoch = self.members[voter].epoch;
+        self.queue.after(1, Event::Voted { node: voter, epoch });
+    }
+
+    pub(crate) fn die_and_come_back(&mut self, node: usize, why: &'static str, soon: u64) {
+        self.stats.crashes += 1;
+        if self.rng.chance(500) {
+            self.members[node].disk.kill();
+            self.stop(node, why);
+        } else {
+            self.power_loss(node);
+        }
+        let delay = self.rng.range(MS, soon);
+        self.queue.after(delay, Event::Restart(node));
     }
 
     /// Flips a bit of a member's files while it is down. Only a minority ever rots.
@@ -124,13 +169,15 @@ impl World {
         if files.is_empty() {
             return;
         }
+        let (file, bit) = match self.hidden_rot(node, &files) {
+            Some(found) if self.rng.chance(500) => found,
+            _ => {
+                let file = self.rng.pick(&files).clone();
+                let Some(bit) = self.some_bit(node, &file) else { return };
+                (file, bit)
+            }
+        };
         let member = &self.members[node];
-        let file = self.rng.pick(&files).clone();
-        let Ok(len) = member.disk.read(&file).map(|bytes| bytes.len() as u64) else { return };
-        if len == 0 {
-            return;
-        }
-        let bit = self.rng.below(len * 8);
         let before = member.disk.fork(1);
         let after = member.disk.fork(1);
         if after.flip_bit(&file, bit).is_err() {
@@ -147,6 +194,40 @@ impl World {
         self.stats.rotten += 1;
         self.trace.note(self.queue.now, node as u8, "rot", bit, 0);
         self.trace.say(self.queue.now, || format!("n{node}: bit {bit} of {}", file.display()));
+    }
+}
+
+impl World {
+    /// A bit of a member's file, which is not empty.
+    fn some_bit(&mut self, node: usize, file: &Path) -> Option<u64> {
+        let len = self.members[node].disk.read(file).map_or(0, |bytes| bytes.len() as u64);
+        (len > 0).then(|| self.rng.below(len * 8))
+    }
+
+    /// A bit that no start misses, and whoever reads everything does: most bits are of neither kind.
+    fn hidden_rot(&mut self, node: usize, files: &[PathBuf]) -> Option<(PathBuf, u64)> {
+        let segments: Vec<&PathBuf> =
+            files.iter().filter(|file| file.extension().is_some_and(|e| e == "seg")).collect();
+        if segments.len() < 2 {
+            return None;
+        }
+        for _ in 0..TRIES {
+            let file = (*self.rng.pick(&segments)).clone();
+            let bit = self.some_bit(node, &file)?;
+            let disk = self.members[node].disk.fork(1);
+            let config = dolmen_machine::Config { lease: self.plan.lease, log: self.plan.log.clone() };
+            if disk.flip_bit(&file, bit).is_ok()
+                && let Ok(machine) = Machine::open(Arc::new(disk), &Member::layout().store(), config)
+                && machine
+                    .store()
+                    .reader()
+                    .range(&KeyRange::From(Bytes::from_static(b"\0")), &RangeOptions::default())
+                    .is_err()
+            {
+                return Some((file, bit));
+            }
+        }
+        None
     }
 }
 

@@ -40,6 +40,9 @@ pub(crate) enum FaultKind {
     CrashCalls,
     /// Leadership is handed over.
     MoveLeader,
+    /// The leader dies, and two members that do not hear each other want to follow it. Whoever votes for one of them dies
+    /// at once and is soon back, while the one it voted for is heard by nobody.
+    Contest,
 }
 
 #[derive(Clone, Debug)]
@@ -115,13 +118,14 @@ impl Plan {
             F::Eio,
             F::CrashCalls,
             F::MoveLeader,
+            F::Contest,
         ];
         for fault in all {
             if rng.chance(400) {
                 faults.push(fault);
             }
         }
-        if faults.iter().any(|fault| matches!(fault, F::Partition | F::OneWay | F::Blackhole)) {
+        if faults.iter().any(|fault| matches!(fault, F::Partition | F::OneWay | F::Blackhole | F::Contest)) {
             faults.push(F::Heal);
             faults.push(F::Heal);
         }

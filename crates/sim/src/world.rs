@@ -30,32 +30,91 @@ const SETTLE: u64 = 4 * SECOND;
 const MAX_EVENTS: u64 = 3_000_000;
 
 pub(crate) enum Event {
-    Tick { node: usize, epoch: u64 },
-    Turn { node: usize, epoch: u64 },
-    WalSync { node: usize, epoch: u64 },
-    WalIdle { node: usize, epoch: u64 },
-    StoreDone { node: usize, epoch: u64 },
-    HashDone { node: usize, epoch: u64 },
-    Deliver { from: usize, to: usize, message: Box<Message> },
-    Unreachable { node: usize, epoch: u64, to: MemberId },
-    SnapshotArrives { from: usize, epoch: u64, to: usize, message: Box<Message>, source: Box<dyn Source + Send> },
-    SnapshotStatus { node: usize, epoch: u64, to: MemberId, arrived: bool },
+    Tick {
+        node: usize,
+        epoch: u64,
+    },
+    Turn {
+        node: usize,
+        epoch: u64,
+    },
+    WalSync {
+        node: usize,
+        epoch: u64,
+    },
+    WalIdle {
+        node: usize,
+        epoch: u64,
+    },
+    StoreDone {
+        node: usize,
+        epoch: u64,
+    },
+    HashDone {
+        node: usize,
+        epoch: u64,
+    },
+    Deliver {
+        from: usize,
+        to: usize,
+        message: Box<Message>,
+    },
+    Unreachable {
+        node: usize,
+        epoch: u64,
+        to: MemberId,
+    },
+    SnapshotArrives {
+        from: usize,
+        epoch: u64,
+        to: usize,
+        message: Box<Message>,
+        source: Box<dyn Source + Send>,
+    },
+    SnapshotStatus {
+        node: usize,
+        epoch: u64,
+        to: MemberId,
+        arrived: bool,
+    },
     Restart(usize),
+    /// The member's vote for one of two rivals is on its way.
+    Voted {
+        node: usize,
+        epoch: u64,
+    },
     Fault,
     Quiet,
     Probe,
     Look,
 
     Next(usize),
-    Arrive { op: usize, node: usize },
-    Serve { op: usize, node: usize, epoch: u64 },
-    Answer { op: usize, reply: Box<Reply> },
-    Read { op: usize, answer: Box<ReadAnswer> },
+    Arrive {
+        op: usize,
+        node: usize,
+    },
+    Serve {
+        op: usize,
+        node: usize,
+        epoch: u64,
+    },
+    Answer {
+        op: usize,
+        reply: Box<Reply>,
+    },
+    Read {
+        op: usize,
+        answer: Box<ReadAnswer>,
+    },
     GiveUp(usize),
     Keep(LeaseId),
     Watch(usize),
     WatchAct(usize),
-    Drain { watcher: usize, node: usize, epoch: u64 },
+    Drain {
+        watcher: usize,
+        node: usize,
+        epoch: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +148,8 @@ pub(crate) struct World {
     pub floor: Floor,
     pub streams: u64,
     pub phase: Phase,
+    /// Two who want to lead and do not hear each other, until the first vote for one of them.
+    pub rivals: Option<[usize; 2]>,
     deadline: u64,
     pub stats: Stats,
 }
@@ -122,6 +183,7 @@ impl World {
             floor: Floor::default(),
             streams: 0,
             phase: Phase::Faults,
+            rivals: None,
             deadline: u64::MAX,
             stats: Stats::default(),
             rng,
@@ -180,7 +242,8 @@ impl World {
             | Event::Unreachable { node, epoch, .. }
             | Event::SnapshotStatus { node, epoch, .. }
             | Event::Serve { node, epoch, .. }
-            | Event::Drain { node, epoch, .. } => Some((*node, *epoch)),
+            | Event::Drain { node, epoch, .. }
+            | Event::Voted { node, epoch } => Some((*node, *epoch)),
             _ => None,
         };
         if let Some((node, epoch)) = local {
@@ -216,6 +279,12 @@ impl World {
                 Ok(())
             }
             Event::Restart(node) => self.restart(node),
+            Event::Voted { node, .. } => {
+                if self.phase == Phase::Faults {
+                    self.die_and_come_back(node, "dies after its vote", 10 * MS);
+                }
+                Ok(())
+            }
             Event::Fault => self.fault(),
             Event::Quiet => self.quiet(),
             Event::Probe => {
@@ -411,7 +480,10 @@ impl World {
         let everything = KeyRange::From(bytes::Bytes::from_static(b"\0"));
         let found = match reader.range(&everything, &RangeOptions::default()) {
             Ok(found) => found,
-            Err(_) if rotten => return Ok(()),
+            Err(error) if rotten => {
+                self.found_rot(node, &error);
+                return Ok(());
+            }
             Err(error) => return Err(format!("n{node} cannot read its store: {}", error_chain(&error))),
         };
         let wanted = self.model.range(&everything, found.revision);
@@ -443,11 +515,20 @@ impl World {
                     ));
                 }
             }
-            Err(_) if rotten => {}
+            Err(error) if rotten => self.found_rot(node, &error),
             Err(error) => return Err(format!("n{node} cannot hash its store: {}", error_chain(&error))),
         }
         self.stats.compared += 1;
         Ok(())
+    }
+
+    /// Whoever reads the whole store, as a snapshot does, may tell the node what it came upon.
+    fn found_rot(&mut self, node: usize, error: &dyn std::error::Error) {
+        let leads = self.members[node].running.as_ref().is_some_and(|running| running.node.raft().is_leader());
+        // Followers mostly live on, and may lead before they are found out.
+        if self.rng.chance(if leads { 1000 } else { 50 }) {
+            self.input(node, Input::StoreDamaged(error_chain(error)));
+        }
     }
 
     /// In the order of the real driver.
@@ -750,6 +831,12 @@ impl World {
             }
             return;
         }
+        if self.rivals.is_some_and(|rivals| rivals.contains(&to) && !rivals.contains(&from))
+            && message.r#type == MessageType::MsgVoteResp as i32
+            && !message.reject
+        {
+            self.voted(from, to);
+        }
         let mut message = Some(Box::new(message));
         let count = arrivals.len();
         for (at, time) in arrivals.into_iter().enumerate() {
@@ -834,6 +921,7 @@ impl World {
     /// No more faults: everything is healed and started, and a write must go through.
     fn quiet(&mut self) -> Result<(), String> {
         self.phase = Phase::Progress;
+        self.rivals = None;
         self.trace.note(self.queue.now, NOBODY, "quiet", 0, 0);
         self.net.calm();
         let mut from = self.queue.now;
