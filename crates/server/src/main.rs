@@ -10,6 +10,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod config;
+mod failure;
 mod flags;
 mod links;
 mod logging;

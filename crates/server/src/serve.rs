@@ -13,8 +13,8 @@ use dolmen_datadir::{ImportOptions, Level, Report};
 use dolmen_env::{Disk, RealClock, RealDisk, Rng};
 use dolmen_machine::Member;
 use dolmen_node::{
-    Bootstrap, Completion, Handle, Layout, PeerAddress, PeerSender, ProposeKind, Request, StartError, StartOptions,
-    StopReason, cluster_id, member_id,
+    Bootstrap, Completion, Handle, Layout, PeerAddress, PeerSender, ProposeKind, Request, StartOptions, StopReason,
+    cluster_id, member_id,
 };
 use dolmen_proto::etcdserverpb::{InternalRaftRequest, RequestHeader};
 use dolmen_proto::membershippb::ClusterVersionSetRequest;
@@ -27,13 +27,12 @@ use prost::Message;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Config, Url, check_own_urls};
+use crate::failure::{EXIT_DATA, Failure, explained};
 use crate::memory::{self, MEMORY};
 use crate::network_metrics;
 use crate::sockets::{Socket, bind};
 use crate::version;
 
-/// Data on disk is damaged or of another kind.
-const EXIT_DATA: u8 = 65;
 /// A disk failed while the server ran.
 const EXIT_DISK: u8 = 74;
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -59,30 +58,6 @@ fn failed(error: &str, code: ExitCode) -> ExitCode {
     code
 }
 
-/// A start that failed: what to log, and the exit code.
-struct Failure {
-    text: String,
-    code: u8,
-}
-
-impl From<String> for Failure {
-    fn from(text: String) -> Self {
-        Self { text, code: 1 }
-    }
-}
-
-impl From<StartError> for Failure {
-    fn from(error: StartError) -> Self {
-        let code = match &error {
-            StartError::Wal(dolmen_wal::WalError::Corrupt { .. } | dolmen_wal::WalError::Vanished { .. })
-            | StartError::MissingLog { .. }
-            | StartError::Machine(_) => EXIT_DATA,
-            _ => 1,
-        };
-        Self { text: error_chain(&error), code }
-    }
-}
-
 /// The ports of a member, bound before anything else is touched.
 struct Ports {
     peer: Vec<(Url, Socket)>,
@@ -102,8 +77,7 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
 
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-    disk.create_dir_all(&config.data_dir)
-        .map_err(|error| format!("cannot access data directory {}: {error}", config.data_dir.display()))?;
+    disk.create_dir_all(&config.data_dir).map_err(|error| Failure::of_directory(&config.data_dir, &error))?;
     let secrets = secrets(&config)?;
     let ports = open_ports(&config, &secrets)?;
     let layout = Layout::new(&config.data_dir, config.wal_dir.as_deref());
@@ -245,7 +219,7 @@ fn secrets(config: &Config) -> Result<Secrets, String> {
     let prepare = |info: &TlsInfo, auto: bool, folder: &str, urls: &[Url]| {
         if auto && info.is_empty() && secured(urls) {
             TlsInfo::self_signed(&fixtures.join(folder), &hosts(urls), config.self_signed_years)
-                .map_err(|error| format!("error creating self-signed {folder} certificates: {}", error_chain(&error)))
+                .map_err(|error| format!("error creating self-signed {folder} certificates: {}", explained(&error)))
         } else {
             Ok(info.clone())
         }
@@ -316,13 +290,7 @@ fn shown(urls: &[Url]) -> Vec<String> {
 /// Takes over what an etcd has left in the data directory, if anything.
 fn import(disk: &Arc<dyn Disk>, layout: &Layout) -> Result<(), Failure> {
     let imported = dolmen_datadir::import(disk, &ImportOptions::new(layout.clone()), &mut Logged);
-    imported.map(|_| ()).map_err(|error| Failure {
-        text: format!("cannot import the etcd data directory: {}", error_chain(&error)),
-        code: match error {
-            dolmen_datadir::ImportError::Wal(_) | dolmen_datadir::ImportError::Database { .. } => EXIT_DATA,
-            _ => 1,
-        },
-    })
+    Ok(imported.map(|_| ())?)
 }
 
 /// Removes the files of an etcd that was taken over, now that the member serves without them.
