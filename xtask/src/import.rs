@@ -92,8 +92,8 @@ fn export(tools: &Path, from: &Path, to: &Path, version: Option<&str>) -> Result
     run::text(&mut export).map(|_| ())
 }
 
-/// Runs all, or one part by its name: `databases` random ones, `kept`: those with what random ones do not have, `swap`; and
-/// in the full form `damage`: restores of damaged snapshots by the ten thousand.
+/// Runs all, or one part by its name: `databases` random ones (or one of them, by its number), `kept`: those with what random
+/// ones do not have, `swap`; and in the full form `damage`: restores of damaged snapshots by the ten thousand.
 ///
 /// # Errors
 /// What differs, and in which database.
@@ -107,7 +107,9 @@ pub fn run(server: &Path, databases: usize, only: Option<&str>) -> Result {
     run::place(server, &tools)?;
     let mut failures = Vec::new();
     let wanted = |part: &str| only.is_none_or(|only| only == part);
-    for at in (0..databases).filter(|_| wanted("databases")) {
+    let one = only.and_then(|only| only.parse::<usize>().ok());
+    let chosen: Vec<usize> = (0..databases).filter(|at| wanted("databases") || one == Some(*at)).collect();
+    for &at in &chosen {
         let release = &releases[at % releases.len()];
         let members = if at % 4 == 3 { 3 } else { 1 };
         // Most are killed, with a log that the database is behind of: two of three of each release.
@@ -128,8 +130,7 @@ pub fn run(server: &Path, databases: usize, only: Option<&str>) -> Result {
         }
         scratch.sweep();
     }
-    let done = if wanted("databases") { databases } else { 0 };
-    println!("{done} random databases, {} failures", failures.len());
+    println!("{} random databases, {} failures", chosen.len(), failures.len());
     if databases > QUICK && wanted("damage") {
         // The quick form is among the tests of the workspace.
         let mut damage = run::cargo(["test", "-p", "dolmen-datadir", "--test", "damage"]);

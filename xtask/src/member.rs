@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -287,12 +288,27 @@ pub fn healthy(address: &str) -> bool {
     answer.contains("\"health\":\"true\"") || answer.contains("\"reason\":\"ALARM NOSPACE\"")
 }
 
+/// Where ports for servers begin, and how many there are: below those that a system gives to whoever asks for any, so that
+/// none is taken between being found and being listened on.
+const PORTS: (u32, u32) = (10_000, 10_000);
+
 /// Ports nobody listens on now.
 pub fn free_ports(count: usize) -> Result<Vec<u16>> {
-    let listen = || TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"));
-    // Held all at once, so that they differ.
-    let held: Vec<TcpListener> = (0..count).map(|_| listen()).collect::<Result<_>>()?;
-    held.iter().map(|one| one.local_addr().map(|at| at.port()).map_err(|error| error.to_string())).collect()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut found: Vec<u16> = Vec::new();
+    for _ in 0..PORTS.1 {
+        if found.len() == count {
+            break;
+        }
+        // Several of us may run at once, each from another place on.
+        let from = std::process::id().wrapping_mul(101).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.0 + from % PORTS.1;
+        let port = u16::try_from(port).map_err(|error| error.to_string())?;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            found.push(port);
+        }
+    }
+    if found.len() == count { Ok(found) } else { Err("no free port".to_owned()) }
 }
 
 /// User and system time of a `stat` file of /proc, in microseconds; `at` is the field of the user time, counted from
