@@ -82,7 +82,10 @@ pub enum StartError {
     Wal(#[from] WalError),
     #[error(transparent)]
     Machine(#[from] OpenError),
-    #[error("the store is at index {applied}, but no log begins at or below it: files of {dir} are missing")]
+    #[error(
+        "the store is at index {applied}, but no log begins at or below it: files of {dir} are missing; bring them back, or \
+         remove the member from its cluster and start it again with an empty data directory"
+    )]
     MissingLog { applied: u64, dir: PathBuf },
     #[error(
         "the first start of {dir} was cut off, and it was for other members than those configured now: remove {dir}, which \
@@ -143,10 +146,14 @@ pub fn start(disk: Arc<dyn Disk>, options: &StartOptions, config: Config, now: M
     remove_leftovers(&*disk, layout).map_err(directory)?;
 
     let metadata = Metadata { node_id: config.member_id, cluster_id: config.cluster_id };
+    let machine = Machine::open(disk.clone(), &layout.store(), options.machine.clone())?;
     if !is_initialized(&*disk, layout)? {
+        // A log that begins anew would know nothing of the votes of whoever filled the store.
+        if machine.applied() > 0 {
+            return Err(StartError::MissingLog { applied: machine.applied(), dir: layout.wal.clone() });
+        }
         drop(Wal::create(disk.clone(), &layout.wal, metadata, options.wal)?);
     }
-    let machine = Machine::open(disk.clone(), &layout.store(), options.machine.clone())?;
     let (wal, begin) = open_log(&disk, options, &machine)?;
     let shared = Shared::new(
         config.member_id,

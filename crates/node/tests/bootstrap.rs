@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dolmen_env::{Fault, Mono, PowerLoss, SimDisk};
+use dolmen_env::{Disk, Fault, Mono, PowerLoss, SimDisk};
 use dolmen_node::driver::append_all;
 use dolmen_node::{Bootstrap, Config, Input, Layout, Member, StartError, StartOptions, Started};
 use dolmen_wal::WalOptions;
@@ -18,7 +18,12 @@ fn start(disk: &SimDisk, founders: u64) -> Result<Started, StartError> {
         bootstrap: Bootstrap::New { members: (1..=founders).map(member).collect() },
         machine: dolmen_machine::Config {
             lease: dolmen_lease::Config::default(),
-            log: dolmen_revlog::Options { spare_bytes: 0, segment_bytes: 1 << 16, ..dolmen_revlog::Options::default() },
+            log: dolmen_revlog::Options {
+                spare_bytes: 0,
+                segment_bytes: 1 << 16,
+                sync_interval: TICK,
+                ..dolmen_revlog::Options::default()
+            },
         },
         wal: WalOptions { segment_bytes: 4096 },
     };
@@ -111,4 +116,18 @@ fn a_first_start_that_was_for_others_is_not_continued() {
         }
     }
     assert!(refused > 0, "none was cut off in between");
+}
+
+/// A store that has applied something, and no log at all: whoever is configured now, its votes are not known.
+#[test]
+fn a_store_without_its_log_is_refused() {
+    let disk = SimDisk::new(0);
+    assert_eq!(members_after(start(&disk, 1).expect("starts"), "a first start"), 1);
+    disk.remove_dir_all(Path::new("/data/member/wal")).expect("there is a log");
+    for slot in ["acked-0", "acked-1"] {
+        let _absent = disk.remove_file(&Path::new("/data/member").join(slot));
+    }
+    for founders in [1, 3] {
+        assert!(matches!(start(&disk, founders), Err(StartError::MissingLog { .. })), "{founders} founders");
+    }
 }
