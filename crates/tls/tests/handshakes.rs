@@ -318,8 +318,9 @@ fn a_trusted_certificate_that_is_no_authoritys_signs_for_nobody() {
         // Clients are told whose certificates are believed, those that sign for nobody among them.
         assert_eq!(verifier.root_hint_subjects().len(), 1, "{at}");
         // As a chain it ends in itself, and as a middle it is nobody's.
-        let of_server =
-            server_verifier(&trusted).verify_server_cert(&signed, &[trusted.clone()], &name, &[], now).map(|_| ());
+        let of_server = server_verifier(&trusted)
+            .verify_server_cert(&signed, std::slice::from_ref(&trusted), &name, &[], now)
+            .map(|_| ());
         assert_eq!(of_server, expected, "server that sends both, {at}");
     }
 }
