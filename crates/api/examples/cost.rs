@@ -73,7 +73,7 @@ fn member() {
     };
     let config = dolmen_node::Config {
         member_id: 1,
-        cluster_id: 1,
+        cluster_id: dolmen_node::cluster_id(&[1]),
         name: "one".into(),
         client_urls: vec!["http://localhost:2379".into()],
         tick_nanos: 100_000_000,

@@ -42,7 +42,8 @@ pub struct TestMember {
 }
 
 pub const MEMBER: u64 = 7;
-pub const CLUSTER: u64 = 9;
+/// etcd's id of the cluster of that one member.
+pub const CLUSTER: u64 = 0xaebf_7400_96fe_a5f7;
 
 impl TestMember {
     /// Starts a member and waits until it leads.
