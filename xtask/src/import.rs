@@ -108,6 +108,14 @@ pub fn run(server: &Path, databases: usize, only: Option<&str>) -> Result {
     let mut failures = Vec::new();
     let wanted = |part: &str| only.is_none_or(|only| only == part);
     let one = only.and_then(|only| only.parse::<usize>().ok());
+    if let Some(part) = only
+        && !["databases", "kept", "swap", "damage"].contains(&part)
+        && one.is_none_or(|at| at >= databases)
+    {
+        return Err(format!(
+            "there is no part {part}: --run takes databases, kept, swap, damage, or a number below {databases}"
+        ));
+    }
     let chosen: Vec<usize> = (0..databases).filter(|at| wanted("databases") || one == Some(*at)).collect();
     for &at in &chosen {
         let release = &releases[at % releases.len()];
