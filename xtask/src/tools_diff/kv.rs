@@ -204,7 +204,9 @@ pub fn scenarios() -> Vec<Scenario> {
             ",
         ),
         vec![
-            ctl("get foo --cacert {certs}/server.crt --cert {certs}/server.crt --key {certs}/server.key.insecure --command-timeout 300ms"),
+            ctl(
+                "get foo --cacert {certs}/server.crt --cert {certs}/server.crt --key {certs}/server.key.insecure --command-timeout 300ms",
+            ),
             ctl("--endpoints http://127.0.0.1:{port0} get foo --command-timeout 300ms"),
             ctl("endpoint health").mask(&[Mask::After("took = ")]),
             ctl("watch foo --rev 2").until(super::line::Stop::Lines(6)),
