@@ -284,7 +284,7 @@ mod tests {
         let error = parse_prefix(&[0, 0, 0x20, 0, 1], 2_097_152).unwrap_err();
         assert_eq!(error.code, Code::ResourceExhausted);
         assert_eq!(error.message, "grpc: received message larger than max (2097153 vs. 2097152)");
-        assert_eq!(parse_prefix(&[1, 0, 0, 0, 1], 10).unwrap_err().code, Code::Unimplemented);
+        assert_eq!(parse_prefix(&[1, 0, 0, 0, 1], 10).unwrap_err().code, Code::Internal);
         assert_eq!(parse_prefix(&[7, 0, 0, 0, 1], 10).unwrap_err().code, Code::Internal);
     }
 
