@@ -5,9 +5,9 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
+use dolmen_tls::AnyServer;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::server::{PATIENCE, Port};
 
@@ -219,51 +219,13 @@ impl Wire {
 
 /// A client's side of TLS that takes any certificate: it is not what is tested here.
 pub fn trusting(protocols: &[&[u8]]) -> Arc<ClientConfig> {
-    #[derive(Debug)]
-    struct Anybody;
-
-    impl ServerCertVerifier for Anybody {
-        fn verify_server_cert(
-            &self,
-            _: &CertificateDer<'_>,
-            _: &[CertificateDer<'_>],
-            _: &ServerName<'_>,
-            _: &[u8],
-            _: UnixTime,
-        ) -> Result<ServerCertVerified, rustls::Error> {
-            Ok(ServerCertVerified::assertion())
-        }
-        fn verify_tls12_signature(
-            &self,
-            _: &[u8],
-            _: &CertificateDer<'_>,
-            _: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, rustls::Error> {
-            Ok(HandshakeSignatureValid::assertion())
-        }
-        fn verify_tls13_signature(
-            &self,
-            _: &[u8],
-            _: &CertificateDer<'_>,
-            _: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, rustls::Error> {
-            Ok(HandshakeSignatureValid::assertion())
-        }
-        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            let provider = rustls::crypto::ring::default_provider();
-            let mut schemes = provider.signature_verification_algorithms.supported_schemes();
-            // What etcd signs its own certificates with; nobody verifies it here.
-            schemes.push(SignatureScheme::ECDSA_NISTP521_SHA512);
-            schemes
-        }
-    }
-
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(dolmen_tls::provider());
+    let verifier = Arc::new(AnyServer::new(&provider));
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("ring's versions")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Arc::new(config)
