@@ -267,8 +267,8 @@ async fn run(local: Arc<Local>, mut arrivals: mpsc::UnboundedReceiver<Arrival>) 
     let _cut_off = tokio::time::timeout(local.config().drain_timeout, drained).await;
 }
 
-/// Gives back what connections and requests left, as long as the runtime lasts.
-async fn give_back(memory: Memory) {
+/// Gives back what connections and requests left on the calling task's thread, as long as its runtime lasts.
+pub async fn give_back(memory: Memory) {
     loop {
         tokio::time::sleep(Duration::from_nanos(Memory::INTERVAL)).await;
         memory.give_back();

@@ -51,6 +51,6 @@ pub mod status;
 mod validate;
 mod watch;
 
-pub use edge::{Edge, ListenSocket, Listener, Mode, Options, Runtimes, serve};
+pub use edge::{Edge, ListenSocket, Listener, Mode, Options, Runtimes, give_back, serve};
 pub use peer_http::{PeerHttp, PeerRequest, PeerResponse};
 pub use server::{Config, ExtraMetrics, LeaseForwarder, PeerAnswer};

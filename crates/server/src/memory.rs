@@ -5,20 +5,10 @@
 //! for good. So every thread that lives as long as the process says when it rests, through the [`Memory`] it was given;
 //! this is what that does. The rest of short-lived threads comes along with whoever is next.
 
-use std::time::Duration;
-
 use dolmen_env::Memory;
 
 /// What the threads of all crates are given.
 pub const MEMORY: Memory = Memory::new(collect);
-
-/// Does it for the main thread, as long as the process lasts.
-pub async fn give_back() {
-    loop {
-        tokio::time::sleep(Duration::from_nanos(Memory::INTERVAL)).await;
-        MEMORY.give_back();
-    }
-}
 
 /// Hands free pages of the calling thread, and those that no thread has, to the system.
 #[allow(unsafe_code)]

@@ -28,7 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Config, Url, check_own_urls};
 use crate::failure::{EXIT_DATA, Failure, explained};
-use crate::memory::{self, MEMORY};
+use crate::memory::MEMORY;
 use crate::network_metrics;
 use crate::sockets::{Socket, bind};
 use crate::version;
@@ -100,7 +100,7 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
         .start(peer_listeners(ports.peer, &secrets), Arc::new(node.clone()), Arc::new(PeerPort(edge.peer_http())))
         .map_err(|error| format!("cannot start the peer port: {error}"))?;
 
-    tokio::spawn(memory::give_back());
+    tokio::spawn(dolmen_api::give_back(MEMORY));
     tokio::spawn(keep_cluster_version(node.clone(), client, config.election));
     let (ended, mut end) = tokio::sync::oneshot::channel();
     let waiting = std::thread::Builder::new().name("wait".into()).spawn(move || ended.send(running.wait()));
