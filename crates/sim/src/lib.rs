@@ -16,20 +16,28 @@
 //! store is held against it. After the faults everything is healed and a write has to go through within 4 virtual
 //! seconds, then every member and watcher has to have everything.
 //!
+//! `world` has the order of events, `turn` the loop of a member and its messages, `disks` the threads beside the loop,
+//! `invariants` what has to hold after every turn, `ending` how a run comes to its end.
+//!
 //! What is simulated: time with a clock rate a member, the network, the disk, the process. What is real: node, raft, WAL,
 //! store, key space, leases, watch hub. Left out: gRPC, the peer protocol, threads.
 
 #![forbid(unsafe_code)]
 
 mod clients;
+mod disks;
+mod ending;
 mod faults;
+mod invariants;
 mod member;
 mod model;
 mod mutants;
 mod net;
 mod plan;
 mod queue;
+mod threads;
 mod trace;
+mod turn;
 mod watchers;
 mod world;
 

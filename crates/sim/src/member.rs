@@ -1,61 +1,33 @@
-//! One member: the node on its simulated disk, and the threads the real driver gives it, as queues with a latency.
-//!
-//! What the real driver does in `dolmen_node::driver` happens here in the same order: inputs are taken in batches, the
-//! tick comes first, WAL jobs that wait are written and synced together, the store's jobs run one after the other.
+//! One member: the node on its simulated disk, and how it is started from it.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dolmen_env::{Disk, DiskLock, Mono, SimDisk};
-use dolmen_machine::InstallJob;
-use dolmen_mvcc::CompactionHash;
-use dolmen_node::{Bootstrap, Config, Input, Layout, Member as Peer, Node, StartError, StartOptions, WalJob};
-use dolmen_proto::raftpb::{Entry, HardState};
+use dolmen_node::{Bootstrap, Config, Input, Layout, Member as Peer, Node, StartError, StartOptions};
+use dolmen_proto::raftpb::Entry;
 use dolmen_raft::Storage;
-use dolmen_revlog::{Job, JobDone};
 use dolmen_types::{ClusterId, MemberId, error_chain};
-use dolmen_wal::{Wal, WalError, WalOptions};
+use dolmen_wal::{WalError, WalOptions};
 
 use crate::mutants::{self, Mutant, ShiftingDisk};
 use crate::plan::{MS, Plan};
+use crate::threads::{HashThread, LogThread, StoreThread};
 
 pub(crate) const DATA: &str = "/data";
-
-/// Work of the store's thread.
-pub(crate) enum StoreWork {
-    Job(Job),
-    Install(Box<InstallJob>),
-    /// Run when it was taken up; its result is on its way to the node.
-    Ran(Ran),
-}
-
-pub(crate) enum Ran {
-    Job(Result<JobDone, String>),
-    Install(Input),
-}
 
 /// A process that runs.
 pub(crate) struct Running {
     pub node: Node,
-    pub wal: Wal,
     _lock: DiskLock,
     pub inbox: VecDeque<Input>,
     /// A turn of the loop is scheduled.
     pub awake: bool,
     pub next_tick: u64,
-    pub wal_queue: Vec<WalJob>,
-    /// Jobs written and not synced.
-    pub wal_busy: Vec<WalJob>,
-    pub wal_at_work: bool,
-    /// Something was synced since the WAL last left word of how far it is durable.
-    pub wal_news: bool,
-    /// When it did so while busy.
-    pub wal_noted: u64,
-    pub store_queue: VecDeque<StoreWork>,
-    pub store_at_work: bool,
-    pub hash_queue: VecDeque<(u64, CompactionHash)>,
-    pub hash_at_work: bool,
+    pub log: LogThread,
+    pub store: StoreThread,
+    pub hash: HashThread,
     /// Entries in the node's log that may be applied in the next turn.
     pub ahead: VecDeque<Entry>,
     /// The index up to which applied entries were compared with the model.
@@ -198,20 +170,13 @@ impl Member {
         let seen = started.node.machine().applied();
         self.running = Some(Box::new(Running {
             node: started.node,
-            wal: started.wal,
             _lock: started.lock,
             inbox: VecDeque::new(),
             awake: false,
             next_tick: local.0 + plan.tick,
-            wal_queue: Vec::new(),
-            wal_busy: Vec::new(),
-            wal_at_work: false,
-            wal_news: false,
-            wal_noted: now,
-            store_queue: VecDeque::new(),
-            store_at_work: false,
-            hash_queue: VecDeque::new(),
-            hash_at_work: false,
+            log: LogThread::new(started.wal, now),
+            store: StoreThread::default(),
+            hash: HashThread::default(),
             ahead: VecDeque::new(),
             seen,
             leaving: None,
@@ -331,22 +296,5 @@ impl Running {
         } else {
             self.ahead = storage.entries(from, last + 1, u64::MAX).map(Into::into).unwrap_or_default();
         }
-    }
-
-    /// Writes jobs to the log as the WAL thread does.
-    pub fn append(&mut self, mutant: Option<Mutant>) -> Result<(), WalError> {
-        if mutant != Some(Mutant::VoteNotPersisted) {
-            return dolmen_node::driver::append_all(&mut self.wal, &self.wal_busy);
-        }
-        for job in &self.wal_busy {
-            if let Some(snapshot) = &job.snapshot {
-                self.wal.append_snapshot(snapshot)?;
-            }
-            let forgetful = job.hard_state.map(|state| HardState { vote: 0, ..state });
-            if forgetful.is_some() || !job.entries.is_empty() {
-                self.wal.append(forgetful.as_ref(), &job.entries)?;
-            }
-        }
-        Ok(())
     }
 }
