@@ -12,7 +12,8 @@ use dolmen_mvcc::{RangeError, RestoreError, Restored, SnapshotSource};
 use dolmen_revlog::{Builder, Table, TableOp};
 use dolmen_types::Index;
 
-use crate::{CHAIN, Machine, OpenError};
+use crate::chain::CHAIN;
+use crate::{Machine, OpenError};
 
 /// Why a snapshot cannot be installed. The old state stands untouched.
 #[derive(Debug, thiserror::Error)]
