@@ -139,7 +139,7 @@ struct Driver {
 
 impl Driver {
     fn run(mut self) -> Result<StopReason, DiskFailure> {
-        let tick = self.node.config.tick_nanos;
+        let tick = self.node.config().tick_nanos;
         // The first one comes at once: a lone voter need not wait for it.
         let mut next_tick = RealClock::mono();
         let mut inputs = VecDeque::new();

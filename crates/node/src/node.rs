@@ -11,29 +11,37 @@
 //! job, and a write meets them in this order:
 //!
 //! ```text
-//!   requests    takes what a caller asks, and answers it; timeouts
-//!   propose     what waits to be proposed, and what is refused at the door
-//!   ready       messages out, appends to the WAL and their acknowledgements
-//!   apply       committed entries through the state machine: answers, events, the new configuration
+//!   requests     takes what a caller asks, and answers it; timeouts
+//!   proposals    what waits to be proposed, and what is refused at the door
+//!   ready        messages out, appends to the WAL and their acknowledgements
+//!   apply        committed entries through the state machine: answers, events, the new configuration
 //!
-//!   confirm     linearizable reads: what waits for confirmed leadership
-//!   leases      what only the leader does about leases
-//!   leadership  who leads, and handing that over
-//!   snapshots   made, installed, and what may be cut from the log behind them
-//!   stop        as asked, or because something cannot go on
+//!   confirm      linearizable reads: what waits for confirmed leadership
+//!   leases       what only the leader does about leases
+//!   leadership   who leads, and handing that over
+//!   snapshots    made, installed, and what may be cut from the log behind them
+//!   publication  this member's name and URLs, until the log says them
+//!   upkeep       compaction, watchers that are behind, the store's jobs
+//!   stop         as asked, or because something cannot go on
 //! ```
+//!
+//! Each of these files owns its part of the state, in a struct with private fields, and is handed the rest of what it
+//! needs as [`context::Context`]. What needs several parts at once is a method of [`Node`].
 
 mod apply;
 mod confirm;
+mod context;
 mod leadership;
 mod leases;
-mod propose;
+mod proposals;
+mod publication;
 mod ready;
 mod requests;
 mod snapshots;
 mod stop;
+mod upkeep;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,18 +52,25 @@ use dolmen_mvcc::CompactionHash;
 use dolmen_proto::raftpb::{Entry, HardState, Message, Snapshot};
 use dolmen_proto::walpb;
 use dolmen_raft::{MemoryStorage, RawNode, Role};
-use dolmen_revlog::{Hint, Job, JobDone};
-use dolmen_types::{Index, LeaseId, MemberId, error_chain};
+use dolmen_revlog::{Job, JobDone};
+use dolmen_types::{Index, MemberId};
 use dolmen_watch::{CloseReason, Hub};
 
 use self::confirm::Confirm;
-use self::leadership::Transfer;
-use self::propose::{Pending, Queued};
+use self::context::Context;
+use self::leadership::Leadership;
+use self::leases::LeaseKeeper;
+use self::proposals::Proposals;
+use self::publication::Publication;
+use self::ready::LogWriter;
+use self::snapshots::SnapshotExchange;
+use self::stop::Ending;
+use self::upkeep::Upkeep;
 use crate::history::History;
 use crate::identity::first_id;
 use crate::peers::PeerAddress;
 use crate::reads::Reads;
-use crate::request::{Completion, Reply, RequestError, Submission};
+use crate::request::{Reply, RequestError, Submission};
 use crate::shared::Shared;
 
 /// Timing and limits, as etcd's flags set them.
@@ -171,63 +186,22 @@ pub enum StopReason {
     Fatal(String),
 }
 
-/// Ticks after which one that has not come means that this process was paused.
-const MISSED_TICKS: u64 = 3;
-const COMPACT_KEYS_PER_TURN: usize = 512;
-const CATCH_UP_BYTES_PER_TURN: usize = 4 << 20;
-
 pub struct Node {
-    pub(crate) config: Config,
+    cx: Context,
     raft: RawNode<MemoryStorage>,
     machine: Machine,
     hub: Hub,
     history: History,
-    shared: Arc<Shared>,
-    disk: Arc<dyn Disk>,
 
-    now: Mono,
-    last_tick: Mono,
-    /// The last tick came late: this process was paused, and may not be the leader it believes to be.
-    was_paused: bool,
-    /// Until when leases may be renewed beside this loop; 0 when only here.
-    renewals_open: Mono,
-    leader: MemberId,
-    leader_since: Mono,
-
-    /// Proposals that wait for a leader, or for the end of a transfer.
-    queued: VecDeque<Queued>,
-    pending: HashMap<u64, Pending>,
-    /// Ids in the order they came, for timeouts; those already answered are skipped.
-    deadlines: VecDeque<(Mono, u64)>,
-    pending_bytes: usize,
+    proposals: Proposals,
     reads: Reads<Confirm>,
-    renewals: BTreeMap<LeaseId, Vec<Completion>>,
-    /// Physical compactions whose hash is stored.
-    hashed: Vec<u64>,
-    transfer: Option<Transfer>,
-    published: bool,
-    publish_id: u64,
-    publish_at: Mono,
-
-    /// WAL jobs handed out and not yet done.
-    wal_in_flight: usize,
-    hard_state: HardState,
-    /// Appends that wait for a snapshot's installation.
-    held: VecDeque<Message>,
-    installing: Option<(Message, PathBuf)>,
-    received: BTreeMap<Index, PathBuf>,
-    /// A mark that becomes a WAL snapshot once the store holds it durably.
-    mark: Option<dolmen_machine::Position>,
-    marked: Index,
-    reclaim: bool,
-    sync_now: bool,
-    /// This member is about to stop, and will have by then.
-    stopping: Option<Mono>,
-    /// What was found wrong with the store: until the node stops because of it, it only hands leadership over.
-    damage: Option<String>,
-    stop: Option<StopReason>,
-
-    effects: Effects,
+    leadership: Leadership,
+    leases: LeaseKeeper,
+    log: LogWriter,
+    snapshots: SnapshotExchange,
+    publication: Publication,
+    upkeep: Upkeep,
+    ending: Ending,
 }
 
 /// What a node continues from: built by [`crate::start`].
@@ -254,43 +228,20 @@ impl Node {
         let hub = Hub::new(watch, parts.machine.store().revision());
         let history = History::new(parts.machine.store().reader());
         let mut node = Self {
-            reads: Reads::new(first_id(config.member_id, config.incarnation)),
             raft: parts.raft,
             machine: parts.machine,
             hub,
             history,
-            shared: parts.shared,
-            disk: parts.disk,
-            now: parts.now,
-            last_tick: parts.now,
-            was_paused: false,
-            renewals_open: Mono(0),
-            leader: 0,
-            leader_since: parts.now,
-            queued: VecDeque::new(),
-            pending: HashMap::new(),
-            deadlines: VecDeque::new(),
-            pending_bytes: 0,
-            renewals: BTreeMap::new(),
-            hashed: Vec::new(),
-            transfer: None,
-            published: false,
-            publish_id: 0,
-            publish_at: parts.now,
-            wal_in_flight: 0,
-            hard_state: parts.hard_state,
-            held: VecDeque::new(),
-            installing: None,
-            received: BTreeMap::new(),
-            mark: None,
-            marked: parts.marked,
-            reclaim: false,
-            sync_now: false,
-            stopping: None,
-            damage: None,
-            stop: None,
-            effects: Effects::default(),
-            config,
+            proposals: Proposals::default(),
+            reads: Reads::new(first_id(config.member_id, config.incarnation)),
+            leadership: Leadership::new(parts.now),
+            leases: LeaseKeeper::new(),
+            log: LogWriter::new(parts.hard_state),
+            snapshots: SnapshotExchange::new(parts.disk, parts.marked),
+            publication: Publication::Due(parts.now),
+            upkeep: Upkeep::default(),
+            ending: Ending::default(),
+            cx: Context { config, shared: parts.shared, now: parts.now, effects: Effects::default() },
         };
         if let Some(mark) = parts.mark {
             node.send_wal(WalJob { snapshot: Some(mark), must_sync: true, ..WalJob::default() });
@@ -299,8 +250,12 @@ impl Node {
         node
     }
 
+    pub(crate) fn config(&self) -> &Config {
+        &self.cx.config
+    }
+
     pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+        &self.cx.shared
     }
 
     pub fn machine(&self) -> &Machine {
@@ -313,22 +268,19 @@ impl Node {
 
     /// What is wrong with the store, while the node hands leadership over because of it and before it stops.
     pub fn damage(&self) -> Option<&str> {
-        self.damage.as_deref()
+        self.ending.damage()
     }
 
     /// Takes one input. What follows from it comes out of the next [`Node::advance`].
     pub fn step(&mut self, now: Mono, input: Input) {
-        self.now = now;
+        self.cx.now = now;
         match input {
             Input::Tick => self.tick(),
             Input::Submit(submission) => self.submit(submission),
             Input::Peer(message) => self.receive(message),
             Input::PeerSnapshot(message, db) => {
-                let index = message.snapshot.as_ref().and_then(|s| s.metadata.as_ref()).map_or(0, |m| m.index);
-                if let Some(replaced) = self.received.insert(index, db.clone())
-                    && replaced != db
-                {
-                    self.effects.remove = Some(replaced);
+                if let Some(replaced) = self.snapshots.arrived(&message, &db) {
+                    self.cx.effects.remove = Some(replaced);
                 }
                 self.receive(message);
             }
@@ -336,7 +288,7 @@ impl Node {
             Input::SnapshotStatus(id, arrived) => self.raft.report_snapshot(id, arrived),
             // A leader that can make no snapshot would leave a follower behind for good; whoever leads next can help it.
             Input::StoreDamaged(what) => self.damaged(format!("cannot make a snapshot: {what}")),
-            Input::RemovedFromCluster => self.stop = Some(StopReason::Removed),
+            Input::RemovedFromCluster => self.ending.now(StopReason::Removed),
             Input::WalDone(job) => self.wal_done(job),
             Input::StoreDone(done) => self.machine.store_mut().log().finish_job(done),
             Input::Hashed(id) => self.hashed(id),
@@ -355,10 +307,10 @@ impl Node {
 
     /// Carries out what raft is ready for and hands out what has to happen outside.
     pub fn advance(&mut self, now: Mono) -> Effects {
-        self.now = now;
+        self.cx.now = now;
         self.propose_queued();
         self.ask_reads();
-        while self.stop.is_none() && self.raft.has_ready() {
+        while !self.ending.is_here() && self.raft.has_ready() {
             self.carry_out_ready();
         }
         self.answer_reads();
@@ -366,81 +318,42 @@ impl Node {
         self.open_renewals();
         self.publish_status();
         self.wake_streams();
-        if let Some(reason) = self.stop.take() {
-            self.answer_everybody(RequestError::Stopped);
-            self.shared.renewals.open(Mono(0));
+        if let Some(reason) = self.ending.take() {
+            self.answer_everybody(&RequestError::Stopped);
+            self.cx.shared.renewals.open(Mono(0));
             self.hub.close_all(CloseReason::Stopping);
             self.wake_streams();
-            self.effects.stopped = Some(reason);
+            self.cx.effects.stopped = Some(reason);
         }
-        std::mem::take(&mut self.effects)
+        std::mem::take(&mut self.cx.effects)
     }
 
     fn tick(&mut self) {
-        let late = self.now.since(self.last_tick) > MISSED_TICKS * self.config.tick_nanos;
-        // Only a quorum's word clears the doubt (see `answer_reads`); where nobody else votes there is none.
-        self.was_paused = late || (self.was_paused && self.leads());
-        self.last_tick = self.now;
-        if self.leader == 0 && self.is_only_voter() && self.raft.role() == Role::Follower {
+        let leads = self.leads();
+        self.leadership.ticked(&self.cx, leads);
+        if self.leadership.leader().is_none() && self.is_only_voter() && self.raft.role() == Role::Follower {
             // Nobody else could lead: there is no reason to wait for an election timeout. A candidate already waits for
             // its own vote to be durable.
             let _leads_already = self.raft.campaign();
         }
         self.raft.tick();
-        if self.was_paused && self.leads() {
-            self.reads.push(Confirm::Doubt, self.now);
-        }
         if self.leads() {
+            if self.leadership.in_doubt() {
+                self.reads.push(Confirm::Doubt, self.cx.now);
+            }
             self.expire_leases();
         }
-        if self.damage.is_none() {
-            self.hub.tick(self.now);
+        if self.ending.damage().is_none() {
+            self.hub.tick(self.cx.now);
         }
         self.expire_requests();
         self.check_transfer();
         self.publish_self();
     }
 
-    /// What goes on beside requests: compaction, watchers that are behind, the store's jobs, cutting the log.
-    fn background(&mut self) {
-        if self.damage.is_some() {
-            self.finish_stop();
-            return;
-        }
-        let pruning = self.machine.store_mut().compact_step(COMPACT_KEYS_PER_TURN);
-        self.effects.busy |= pruning;
-        if !pruning {
-            for id in std::mem::take(&mut self.hashed) {
-                self.answer(id, Ok(self.machine.compacted()));
-            }
-        }
-        if self.hub.has_unsynced() {
-            match self.hub.catch_up(&self.history, CATCH_UP_BYTES_PER_TURN) {
-                Ok(more) => self.effects.busy |= more,
-                Err(error) => self.damaged(error_chain(&error)),
-            }
-        }
-        let hint = if self.sync_now {
-            Hint::Sync
-        } else if std::mem::take(&mut self.reclaim) {
-            Hint::Reclaim
-        } else {
-            Hint::Normal
-        };
-        while let Some(job) = self.machine.store_mut().log().next_job(self.now, hint) {
-            self.effects.store.push(job);
-        }
-        self.cut_log();
-        self.finish_stop();
-    }
-
     fn wake_streams(&mut self) {
         for (runtime, slot) in self.hub.take_wakeups() {
-            self.effects.replies.entry(runtime).or_default().push((slot, Reply::WatchReady));
+            self.cx.effects.replies.entry(runtime).or_default().push((slot, Reply::WatchReady));
         }
-    }
-
-    pub(super) fn reply(&mut self, to: Completion, reply: Reply) {
-        self.effects.replies.entry(to.runtime).or_default().push((to.slot, reply));
     }
 }

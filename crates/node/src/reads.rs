@@ -13,17 +13,17 @@ use dolmen_types::Index;
 
 /// What waits for a confirmed read.
 #[derive(Debug)]
-pub(crate) struct Reader<T> {
+pub(crate) struct Waiting<T> {
     pub(crate) what: T,
     pub(crate) since: Mono,
 }
 
 #[derive(Debug)]
 pub(crate) struct Reads<T> {
-    waiting: VecDeque<Reader<T>>,
+    waiting: VecDeque<Waiting<T>>,
     asked: Option<Asked<T>>,
     /// Confirmed, by the index that has to be applied first.
-    confirmed: BTreeMap<Index, Vec<Reader<T>>>,
+    confirmed: BTreeMap<Index, Vec<Waiting<T>>>,
     next_context: u64,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Reads<T> {
 struct Asked<T> {
     context: u64,
     at: Mono,
-    readers: VecDeque<Reader<T>>,
+    readers: VecDeque<Waiting<T>>,
 }
 
 /// How long an unanswered confirmation is waited for, as in etcd.
@@ -45,7 +45,7 @@ impl<T> Reads<T> {
     }
 
     pub(crate) fn push(&mut self, what: T, since: Mono) {
-        self.waiting.push_back(Reader { what, since });
+        self.waiting.push_back(Waiting { what, since });
     }
 
     /// The context to ask raft for now, if it is time to ask.
@@ -85,7 +85,7 @@ impl<T> Reads<T> {
     }
 
     /// Those whose index has been applied.
-    pub(crate) fn ready(&mut self, applied: Index) -> Vec<Reader<T>> {
+    pub(crate) fn ready(&mut self, applied: Index) -> Vec<Waiting<T>> {
         let mut ready = Vec::new();
         while let Some(entry) = self.confirmed.first_entry() {
             if *entry.key() > applied {
@@ -97,9 +97,9 @@ impl<T> Reads<T> {
     }
 
     /// Those who began before `deadline` and are still waiting.
-    pub(crate) fn expired(&mut self, deadline: Mono) -> Vec<Reader<T>> {
+    pub(crate) fn expired(&mut self, deadline: Mono) -> Vec<Waiting<T>> {
         let mut expired = Vec::new();
-        let mut sweep = |readers: &mut VecDeque<Reader<T>>| {
+        let mut sweep = |readers: &mut VecDeque<Waiting<T>>| {
             while readers.front().is_some_and(|reader| reader.since < deadline) {
                 expired.extend(readers.pop_front());
             }
@@ -118,7 +118,7 @@ impl<T> Reads<T> {
     }
 
     /// Everybody, on the way out.
-    pub(crate) fn drain(&mut self) -> Vec<Reader<T>> {
+    pub(crate) fn drain(&mut self) -> Vec<Waiting<T>> {
         self.expired(Mono(u64::MAX))
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use dolmen_env::Mono;
 use dolmen_machine::{ApplyError, Response};
 use dolmen_proto::etcdserverpb::{AlarmMember, LeaseTimeToLiveResponse};
+use dolmen_proto::raftpb::ConfChange;
 use dolmen_types::{LeaseId, MemberId};
 use dolmen_watch::{CreateRequest, Outbox, StreamId};
 
@@ -33,6 +34,10 @@ pub enum Request {
         id: u64,
         data: Bytes,
         kind: ProposeKind,
+    },
+    /// Replicate and apply a change of the membership, whose `id` is such an id too. Answered by [`Reply::Applied`].
+    ChangeMembers {
+        change: ConfChange,
     },
     /// Confirm leadership, and wait until everything committed before is applied here. Answered by
     /// [`Reply::ReadReady`].
@@ -142,6 +147,12 @@ pub enum RequestError {
     /// This member is a learner, which does not serve this.
     #[error("rpc not supported for learner")]
     Learner,
+}
+
+impl RequestError {
+    pub(crate) fn not_leader(leader: Option<MemberId>) -> Self {
+        Self::NotLeader { leader: leader.unwrap_or(0) }
+    }
 }
 
 /// A request on its way into the node.

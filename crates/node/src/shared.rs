@@ -105,7 +105,7 @@ impl Shared {
 
     pub(crate) fn set_status(
         &self,
-        leader: MemberId,
+        leader: Option<MemberId>,
         term: Term,
         committed: Index,
         applied: Index,
@@ -116,7 +116,7 @@ impl Shared {
         self.committed.store(committed, Ordering::Relaxed);
         self.applied.store(applied, Ordering::Relaxed);
         self.learner.store(learner, Ordering::Relaxed);
-        self.leader.store(leader, Ordering::Release);
+        self.leader.store(leader.unwrap_or(0), Ordering::Release);
         self.metrics.proposals_pending.set(pending as u64);
     }
 

@@ -16,7 +16,7 @@ use dolmen_proto::etcdserverpb::request_op::Request as Op;
 use dolmen_proto::etcdserverpb::{
     InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest, RequestHeader, RequestOp, TxnRequest,
 };
-use dolmen_proto::raftpb::{Message, MessageType};
+use dolmen_proto::raftpb::{ConfChange, ConfChangeType, Message, MessageType};
 use dolmen_types::KeyRange;
 use dolmen_wal::{Wal, WalOptions};
 use prost::Message as _;
@@ -203,6 +203,22 @@ fn writes_go_on_when_leadership_cannot_be_handed_over() {
         group.tick(&[leader, other]);
     }
     assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Ok(_)))), "given up after an election timeout");
+}
+
+#[test]
+fn a_change_of_the_membership_is_answered_when_it_is_in_force() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    let follower = if leader == 1 { 2 } else { 1 };
+    let member = Member { id: 4, peer_urls: vec!["http://n4:2380".into()], is_learner: true, ..Member::default() };
+    let context = dolmen_machine::ConfChangeContext { member, is_promote: false }.to_json();
+    let r#type = ConfChangeType::ConfChangeAddLearnerNode as i32;
+    let id = group.members[&follower].node.shared().next_id();
+    let slot =
+        group.submit(follower, Request::ChangeMembers { change: ConfChange { id, r#type, node_id: 4, context } });
+    group.tick(&[1, 2, 3]);
+    assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Ok(_)))));
+    assert_eq!(group.members[&follower].node.machine().conf_state().learners, [4]);
 }
 
 #[test]

@@ -3,7 +3,6 @@
 //! Everything that one turn applies becomes one batch of the store. After that watchers are served and callers answered:
 //! what they hear of, readers can see. Other threads are told of the new state at the end of the turn.
 
-use dolmen_env::Mono;
 use dolmen_machine::{Applied, Outcome, Response};
 use dolmen_proto::raftpb::Message;
 use dolmen_types::error_chain;
@@ -15,7 +14,7 @@ use crate::request::RequestError;
 
 impl Node {
     pub(super) fn apply(&mut self, message: Message) {
-        if self.damage.is_some() {
+        if self.ending.damage().is_some() {
             return;
         }
         let mut answers = Vec::new();
@@ -26,7 +25,7 @@ impl Node {
             if entry.index <= self.machine.applied() {
                 continue;
             }
-            match self.machine.apply(entry, self.now) {
+            match self.machine.apply(entry, self.cx.now) {
                 Ok(applied) => reconfigured |= self.applied(applied, &mut answers, &mut events),
                 Err(fatal) => {
                     self.damaged(error_chain(&fatal));
@@ -66,33 +65,28 @@ impl Node {
             Outcome::Request { id, result, changes } => {
                 self.count(&result, &changes);
                 if let Some(compaction) = self.machine.take_compaction() {
-                    self.effects.hashes.push((id, compaction.hash));
+                    self.cx.effects.hashes.push((id, compaction.hash));
                     if compaction.physical {
                         // Its caller hears when everything superseded is gone and the hash is stored.
                         return false;
                     }
                 }
                 let reconfigured = matches!(result, Ok(Response::Empty | Response::Alarm(_)));
-                if !self.renewals.is_empty() {
-                    self.answer_renewals();
-                }
-                if id == self.publish_id {
-                    self.publish_id = 0;
-                    self.publish_at = self.now;
-                }
+                self.answer_renewals();
+                self.publication.applied(id, self.cx.now);
                 answers.push((id, result.map_err(RequestError::from)));
                 events.extend(changes.into_iter().map(event));
                 reconfigured
             }
             Outcome::ConfChange { id, change, result } => {
-                let removed_self = change.node_id == self.config.member_id
-                    && !self.machine.membership().members.contains_key(&self.config.member_id);
+                let removed_self = change.node_id == self.cx.config.member_id
+                    && !self.machine.membership().members.contains_key(&self.cx.config.member_id);
                 match self.raft.apply_conf_change(&change) {
                     Ok(conf_state) => self.machine.set_conf_state(conf_state),
                     Err(error) => self.fatal(&error),
                 }
                 if removed_self {
-                    self.stopping.get_or_insert(Mono(self.now.0 + 1_000_000_000));
+                    self.ending.removed(self.cx.now);
                 }
                 answers.push((id, result.map(|()| Response::Empty).map_err(RequestError::from)));
                 true
@@ -101,7 +95,7 @@ impl Node {
     }
 
     fn count(&self, result: &Result<Response, dolmen_machine::ApplyError>, changes: &[dolmen_mvcc::Change]) {
-        let metrics = &self.shared.metrics;
+        let metrics = &self.cx.shared.metrics;
         match result {
             Ok(Response::Put(_)) => metrics.puts.add(1),
             Ok(Response::DeleteRange(_)) => metrics.deletes.add(1),
@@ -115,44 +109,37 @@ impl Node {
         metrics.put_bytes.add(bytes as u64);
     }
 
-    /// The hash of a compaction is stored. A caller who asked for a physical one is answered once pruning is done too.
-    pub(super) fn hashed(&mut self, id: u64) {
-        if self.pending.contains_key(&id) {
-            self.hashed.push(id);
-        }
-    }
-
     /// Tells readers and peers who belongs to the cluster now.
     pub(super) fn publish_configuration(&mut self) {
         let membership = self.machine.membership();
-        self.shared.set_membership(membership.clone());
-        self.shared.set_alarms(self.machine.alarms(0));
+        self.cx.shared.set_membership(membership.clone());
+        self.cx.shared.set_alarms(self.machine.alarms(0));
         let peers = membership
             .members
             .values()
-            .filter(|member| member.id != self.config.member_id)
+            .filter(|member| member.id != self.cx.config.member_id)
             .map(|member| PeerAddress { id: member.id, urls: member.peer_urls.clone() })
             .collect();
         // Until the log has said who belongs here, the peers are those that the configuration named.
         if !membership.members.is_empty() {
-            self.effects.peers = Some((peers, membership.removed.iter().copied().collect()));
+            self.cx.effects.peers = Some((peers, membership.removed.iter().copied().collect()));
         }
     }
 
     pub(super) fn publish_status(&mut self) {
         let learner =
-            self.machine.membership().members.get(&self.config.member_id).is_some_and(|member| member.is_learner);
+            self.machine.membership().members.get(&self.cx.config.member_id).is_some_and(|member| member.is_learner);
         let status = self.raft_status();
-        self.shared.set_status(
-            self.leader,
+        self.cx.shared.set_status(
+            self.leadership.leader(),
             status.term,
             status.commit,
             self.machine.applied(),
             learner,
-            self.pending.len(),
+            self.proposals.waiting(),
         );
         let stats = self.hub.stats();
-        let metrics = &self.shared.metrics;
+        let metrics = &self.cx.shared.metrics;
         metrics.watch_streams.set(stats.streams);
         metrics.watchers.set(stats.watchers);
         metrics.slow_watchers.set(stats.slow_watchers);

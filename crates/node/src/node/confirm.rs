@@ -4,7 +4,7 @@
 use dolmen_types::LeaseId;
 
 use super::Node;
-use crate::reads::Reader;
+use super::context::Context;
 use crate::request::{Completion, Reply, RequestError};
 
 /// What waits for confirmed leadership.
@@ -18,36 +18,38 @@ pub(super) enum Confirm {
     Doubt,
 }
 
+impl Confirm {
+    pub(super) fn failed(self, cx: &mut Context, error: RequestError) {
+        match self {
+            Self::Read(completion) => cx.reply(completion, Reply::ReadReady(Err(error))),
+            Self::Renew(completion, _) => cx.reply(completion, Reply::LeaseRenewed(Err(error))),
+            Self::TimeToLive(completion, ..) => cx.reply(completion, Reply::LeaseTimeToLive(Err(error))),
+            Self::Doubt => {}
+        }
+    }
+}
+
 impl Node {
     pub(super) fn ask_reads(&mut self) {
-        if self.leader != 0
-            && let Some(context) = self.reads.ask(self.now)
+        if self.leadership.leader().is_some()
+            && let Some(context) = self.reads.ask(self.cx.now)
         {
             self.raft.read_index(context);
         }
     }
 
     pub(super) fn answer_reads(&mut self) {
-        for reader in self.reads.ready(self.machine.applied()) {
-            match reader.what {
-                Confirm::Read(completion) => self.reply(completion, Reply::ReadReady(Ok(()))),
+        for waiting in self.reads.ready(self.machine.applied()) {
+            match waiting.what {
+                Confirm::Read(completion) => self.cx.reply(completion, Reply::ReadReady(Ok(()))),
                 Confirm::Renew(completion, id) => self.renew_confirmed(id, completion),
                 Confirm::TimeToLive(completion, id, keys) => {
                     let reply = self.time_to_live(id, keys);
-                    self.reply(completion, Reply::LeaseTimeToLive(reply));
+                    self.cx.reply(completion, Reply::LeaseTimeToLive(reply));
                 }
                 // A quorum has just confirmed that this member leads.
-                Confirm::Doubt => self.was_paused = false,
+                Confirm::Doubt => self.leadership.confirmed(),
             }
-        }
-    }
-
-    pub(super) fn confirm_failed(&mut self, reader: Reader<Confirm>, error: RequestError) {
-        match reader.what {
-            Confirm::Read(completion) => self.reply(completion, Reply::ReadReady(Err(error))),
-            Confirm::Renew(completion, _) => self.reply(completion, Reply::LeaseRenewed(Err(error))),
-            Confirm::TimeToLive(completion, ..) => self.reply(completion, Reply::LeaseTimeToLive(Err(error))),
-            Confirm::Doubt => {}
         }
     }
 }

@@ -4,6 +4,7 @@
 //! an entry of its own term ([`Node::take_over_leases`]), and renews without asking a quorum only while it has not been
 //! paused ([`Node::open_renewals`]).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dolmen_env::Mono;
@@ -11,21 +12,58 @@ use dolmen_lease::{MAX_CHECKPOINT_BATCH, RenewError};
 use dolmen_proto::etcdserverpb::{
     InternalRaftRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseRevokeRequest, LeaseTimeToLiveResponse,
 };
-use dolmen_types::LeaseId;
+use dolmen_types::{LeaseId, MemberId};
 
+use super::Node;
 use super::confirm::Confirm;
-use super::propose::Origin;
-use super::{MISSED_TICKS, Node};
+use super::context::Context;
+use super::proposals::Origin;
 use crate::request::{Completion, Reply, RequestError};
 
 const LEASE_REVOKES_PER_TICK: usize = 100;
 
+/// What the leader of the leases holds besides the lessor itself.
+pub(super) struct LeaseKeeper {
+    /// Renewals that wait for their lease's revoke, or for its checkpoint to be cleared.
+    waiting: BTreeMap<LeaseId, Vec<Completion>>,
+    /// Until when leases may be renewed beside this loop; 0 when only here.
+    open_until: Mono,
+}
+
+impl LeaseKeeper {
+    pub(super) fn new() -> Self {
+        Self { waiting: BTreeMap::new(), open_until: Mono(0) }
+    }
+
+    /// Somebody else keeps the leases now; the lessor itself has closed the table that others renew in.
+    pub(super) fn lost(&mut self, cx: &mut Context, leader: Option<MemberId>) {
+        self.open_until = Mono(0);
+        self.fail(cx, &RequestError::not_leader(leader));
+    }
+
+    /// Answers everybody who waits.
+    pub(super) fn fail(&mut self, cx: &mut Context, error: &RequestError) {
+        for completion in std::mem::take(&mut self.waiting).into_values().flatten() {
+            cx.reply(completion, Reply::LeaseRenewed(Err(error.clone())));
+        }
+    }
+
+    /// Has others renew leases by themselves until then.
+    fn open(&mut self, cx: &Context, until: Mono) {
+        if until != self.open_until {
+            self.open_until = until;
+            cx.shared.renewals.open(until);
+        }
+    }
+}
+
 impl Node {
     pub(super) fn renew(&mut self, id: LeaseId, completion: Completion, since: Mono) {
+        let lessor = self.machine.lessor();
         if !self.leads() {
-            let error = RequestError::NotLeader { leader: self.leader };
-            self.reply(completion, Reply::LeaseRenewed(Err(error)));
-        } else if self.was_paused || !self.machine.lessor().is_primary() || !self.machine.lessor().contains(id) {
+            let error = RequestError::not_leader(self.leadership.leader());
+            self.cx.reply(completion, Reply::LeaseRenewed(Err(error)));
+        } else if self.leadership.in_doubt() || !lessor.is_primary() || !lessor.contains(id) {
             // A new leader waits until it has applied what others left it, and a leader with a slow disk may apply a grant
             // later than its followers: only what a quorum confirms is gone.
             self.reads.push(Confirm::Renew(completion, id), since);
@@ -35,39 +73,40 @@ impl Node {
     }
 
     pub(super) fn renew_confirmed(&mut self, id: LeaseId, completion: Completion) {
-        let reply = match self.machine.lessor_mut().renew(id, self.now) {
+        let reply = match self.machine.lessor_mut().renew(id, self.cx.now) {
             Ok(ttl) => {
-                self.shared.metrics.lease_renewed.add(1);
+                self.cx.shared.metrics.lease_renewed.add(1);
                 Ok(ttl)
             }
             Err(RenewError::NotFound) => Ok(0),
             // Past its deadline: the answer waits for the revoke that is on its way.
             Err(RenewError::PendingRevoke) => {
-                self.renewals.entry(id).or_default().push(completion);
+                self.leases.waiting.entry(id).or_default().push(completion);
                 return;
             }
             // A checkpoint shortens the lease: it is cleared through the log first, so that no later leader believes it.
             Err(RenewError::Checkpointed) => {
-                if !self.renewals.contains_key(&id) {
+                if !self.leases.waiting.contains_key(&id) {
                     self.propose_checkpoints(vec![LeaseCheckpoint { id, remaining_ttl: 0 }]);
                 }
-                self.renewals.entry(id).or_default().push(completion);
+                self.leases.waiting.entry(id).or_default().push(completion);
                 return;
             }
-            Err(RenewError::NotPrimary) => Err(RequestError::NotLeader { leader: self.leader }),
+            Err(RenewError::NotPrimary) => Err(RequestError::not_leader(self.leadership.leader())),
         };
-        self.reply(completion, Reply::LeaseRenewed(reply));
+        self.cx.reply(completion, Reply::LeaseRenewed(reply));
     }
 
     /// Renewals that waited for their lease's revoke, or for its checkpoint to be cleared.
     pub(super) fn answer_renewals(&mut self) {
+        let now = self.cx.now;
         let lessor = self.machine.lessor_mut();
         let waits = |id: &LeaseId, lessor: &mut dolmen_lease::Lessor| {
-            matches!(lessor.renew(*id, self.now), Err(RenewError::PendingRevoke | RenewError::Checkpointed))
+            matches!(lessor.renew(*id, now), Err(RenewError::PendingRevoke | RenewError::Checkpointed))
         };
-        let due: Vec<LeaseId> = self.renewals.keys().copied().filter(|id| !waits(id, lessor)).collect();
+        let due: Vec<LeaseId> = self.leases.waiting.keys().copied().filter(|id| !waits(id, lessor)).collect();
         for id in due {
-            for completion in self.renewals.remove(&id).unwrap_or_default() {
+            for completion in self.leases.waiting.remove(&id).unwrap_or_default() {
                 self.renew_confirmed(id, completion);
             }
         }
@@ -77,19 +116,17 @@ impl Node {
     /// doubt: until the next ticks have stayed out, after which it may have been paused and followed by another leader.
     /// Losing the lead closes the table by itself ([`dolmen_lease::Lessor::demote`]).
     pub(super) fn open_renewals(&mut self) {
-        let sure = self.leads() && !self.was_paused && self.machine.lessor().is_primary() && self.stopping.is_none();
-        let until = if sure { Mono(self.last_tick.0 + MISSED_TICKS * self.config.tick_nanos) } else { Mono(0) };
-        if until != self.renewals_open {
-            self.renewals_open = until;
-            self.shared.renewals.open(until);
-        }
+        let sure =
+            self.leads() && !self.leadership.in_doubt() && self.machine.lessor().is_primary() && !self.ending.is_near();
+        let until = if sure { self.leadership.sure_until(&self.cx) } else { Mono(0) };
+        self.leases.open(&self.cx, until);
     }
 
     pub(super) fn time_to_live(&mut self, id: LeaseId, keys: bool) -> Result<LeaseTimeToLiveResponse, RequestError> {
         if !self.leads() {
-            return Err(RequestError::NotLeader { leader: self.leader });
+            return Err(RequestError::not_leader(self.leadership.leader()));
         }
-        Ok(match self.machine.lessor().time_to_live(id, self.now, keys) {
+        Ok(match self.machine.lessor().time_to_live(id, self.cx.now, keys) {
             Ok(found) => LeaseTimeToLiveResponse {
                 id,
                 ttl: found.ttl,
@@ -102,14 +139,13 @@ impl Node {
     }
 
     pub(super) fn expire_leases(&mut self) {
-        let expired = self.machine.lessor_mut().expired(self.now, LEASE_REVOKES_PER_TICK);
+        let expired = self.machine.lessor_mut().expired(self.cx.now, LEASE_REVOKES_PER_TICK);
         for id in expired {
-            self.shared.metrics.lease_expired.add(1);
+            self.cx.shared.metrics.lease_expired.add(1);
             let lease_revoke = Some(LeaseRevokeRequest { id });
-            let request = InternalRaftRequest { lease_revoke, ..InternalRaftRequest::default() };
-            let _id = self.propose_own(Origin::Leader(self.raft_status().term), request);
+            self.propose_as_leader(InternalRaftRequest { lease_revoke, ..InternalRaftRequest::default() });
         }
-        let due = self.machine.lessor_mut().checkpoints_due(self.now, MAX_CHECKPOINT_BATCH);
+        let due = self.machine.lessor_mut().checkpoints_due(self.cx.now, MAX_CHECKPOINT_BATCH);
         if !due.is_empty() {
             self.propose_checkpoints(
                 due.into_iter().map(|due| LeaseCheckpoint { id: due.id, remaining_ttl: due.remaining_ttl }).collect(),
@@ -119,8 +155,12 @@ impl Node {
 
     fn propose_checkpoints(&mut self, checkpoints: Vec<LeaseCheckpoint>) {
         let lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
-        let request = InternalRaftRequest { lease_checkpoint, ..InternalRaftRequest::default() };
-        let _id = self.propose_own(Origin::Leader(self.raft_status().term), request);
+        self.propose_as_leader(InternalRaftRequest { lease_checkpoint, ..InternalRaftRequest::default() });
+    }
+
+    fn propose_as_leader(&mut self, request: InternalRaftRequest) {
+        let origin = Origin::Leader(self.raft_status().term);
+        let _id = self.proposals.own(&self.cx, origin, request);
     }
 
     /// A leader keeps leases once it has applied an entry of its own term, and with it everything that leaders before it
@@ -128,8 +168,8 @@ impl Node {
     pub(super) fn take_over_leases(&mut self) {
         let leads = self.leads() && self.machine.applied_term() == self.raft_status().term;
         if leads && !self.machine.lessor().is_primary() {
-            let extend = Duration::from_nanos(self.config.election_nanos());
-            self.machine.lessor_mut().promote(self.now, extend);
+            let extend = Duration::from_nanos(self.cx.config.election_nanos());
+            self.machine.lessor_mut().promote(self.cx.now, extend);
         }
     }
 }

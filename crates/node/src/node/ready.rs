@@ -7,14 +7,67 @@
 use dolmen_proto::raftpb::{HardState, Message, MessageType, Snapshot, SnapshotMetadata};
 use dolmen_proto::walpb;
 use dolmen_raft::{LOCAL_APPEND_THREAD, LOCAL_APPLY_THREAD, Role};
+use dolmen_types::Index;
 
-use super::{Node, StopReason, WalJob};
+use super::{Node, WalJob};
+
+/// What has been handed to the WAL.
+pub(super) struct LogWriter {
+    /// The newest hard state.
+    hard_state: HardState,
+    /// Jobs handed out and not yet done.
+    in_flight: usize,
+}
+
+impl LogWriter {
+    pub(super) fn new(hard_state: HardState) -> Self {
+        Self { hard_state, in_flight: 0 }
+    }
+
+    /// How far the log is known to be committed.
+    pub(super) fn committed(&self) -> Index {
+        self.hard_state.commit
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// What of an append has to be written.
+    fn job(&mut self, append: Message) -> WalJob {
+        let hard_state = HardState { term: append.term, vote: append.vote, commit: append.commit };
+        // Raft leaves all three at 0 when the hard state did not change.
+        let changed = hard_state != HardState::default() && hard_state != self.hard_state;
+        let must_sync = !append.entries.is_empty()
+            || append.snapshot.is_some()
+            || (changed && (hard_state.term, hard_state.vote) != (self.hard_state.term, self.hard_state.vote));
+        if changed {
+            self.hard_state = hard_state;
+        }
+        let received = append.snapshot;
+        let snapshot = received.as_ref().and_then(|s| s.metadata.as_ref()).map(|metadata| walpb::Snapshot {
+            index: metadata.index,
+            term: metadata.term,
+            conf_state: metadata.conf_state.clone(),
+        });
+        WalJob {
+            hard_state: changed.then_some(hard_state),
+            entries: append.entries,
+            snapshot,
+            received,
+            release: None,
+            must_sync,
+            responses: append.responses,
+        }
+    }
+}
 
 impl Node {
     pub(super) fn carry_out_ready(&mut self) {
         let ready = self.raft.ready_messages();
         if let Some(soft_state) = ready.soft_state {
-            self.leadership(soft_state.leader_id, soft_state.role == Role::Leader);
+            let leader = Some(soft_state.leader_id).filter(|leader| *leader != dolmen_raft::NONE);
+            self.led_by(leader, soft_state.role == Role::Leader);
         }
         for read in ready.read_states {
             self.reads.answered(&read.request_ctx, read.index);
@@ -31,7 +84,7 @@ impl Node {
     /// Sends one message, filling in what only the state machine knows of a snapshot.
     fn send(&mut self, mut message: Message) {
         if message.r#type != MessageType::MsgSnap as i32 {
-            self.effects.messages.push(message);
+            self.cx.effects.messages.push(message);
             return;
         }
         let Some(source) = self.snapshot_source() else {
@@ -47,72 +100,26 @@ impl Node {
                 term: position.term,
             }),
         });
-        self.effects.snapshots.push((message, source));
-    }
-
-    /// An append for our own WAL: entries and hard state, maybe a snapshot that has to be installed first.
-    pub(super) fn persist(&mut self, message: Message) {
-        if self.installing.is_some() {
-            self.held.push_back(message);
-            return;
-        }
-        let Some(snapshot) = message.snapshot.as_ref().filter(|s| s.metadata.as_ref().is_some_and(|m| m.index > 0))
-        else {
-            self.append(message);
-            return;
-        };
-        let index = snapshot.metadata.as_ref().map_or(0, |m| m.index);
-        match self.received.remove(&index) {
-            Some(db) => {
-                let job = self.machine.begin_install(self.disk.clone(), &db, index);
-                self.effects.install = Some(job);
-                self.installing = Some((message, db));
-            }
-            None => {
-                self.stop = Some(StopReason::Fatal(format!("the database of the snapshot at index {index} is gone")));
-            }
-        }
+        self.cx.effects.snapshots.push((message, source));
     }
 
     pub(super) fn append(&mut self, message: Message) {
-        let hard_state = HardState { term: message.term, vote: message.vote, commit: message.commit };
-        // Raft leaves all three at 0 when the hard state did not change.
-        let changed = hard_state != HardState::default() && hard_state != self.hard_state;
-        let must_sync = !message.entries.is_empty()
-            || message.snapshot.is_some()
-            || (changed && (hard_state.term, hard_state.vote) != (self.hard_state.term, self.hard_state.vote));
-        if changed {
-            self.hard_state = hard_state;
-        }
-        let received = message.snapshot;
-        let snapshot = received.as_ref().and_then(|s| s.metadata.as_ref()).map(|metadata| walpb::Snapshot {
-            index: metadata.index,
-            term: metadata.term,
-            conf_state: metadata.conf_state.clone(),
-        });
-        self.send_wal(WalJob {
-            hard_state: changed.then_some(hard_state),
-            entries: message.entries,
-            snapshot,
-            received,
-            release: None,
-            must_sync,
-            responses: message.responses,
-        });
+        let job = self.log.job(message);
+        self.send_wal(job);
     }
 
     pub(super) fn send_wal(&mut self, job: WalJob) {
         let nothing = job.hard_state.is_none() && job.entries.is_empty() && job.snapshot.is_none();
-        if nothing && self.wal_in_flight == 0 {
+        if nothing && self.log.is_idle() {
             self.wal_acknowledged(job);
         } else {
-            self.wal_in_flight += 1;
-            self.effects.wal.push(job);
+            self.log.in_flight += 1;
+            self.cx.effects.wal.push(job);
         }
     }
 
     pub(super) fn wal_done(&mut self, job: WalJob) {
-        self.wal_in_flight -= 1;
+        self.log.in_flight -= 1;
         self.wal_acknowledged(job);
     }
 
@@ -129,13 +136,13 @@ impl Node {
         if !job.entries.is_empty()
             && let Err(error) = storage.append(job.entries)
         {
-            self.stop = Some(StopReason::Fatal(format!("the log does not continue: {error}")));
+            self.ending.fatal(format!("the log does not continue: {error}"));
         }
         for response in job.responses {
-            if response.to == self.config.member_id {
+            if response.to == self.cx.config.member_id {
                 let _refused = self.raft.step_local(response);
             } else {
-                self.effects.messages.push(response);
+                self.cx.effects.messages.push(response);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Callers: a request comes in ([`Node::submit`]) and is answered once, whatever becomes of it.
 //!
 //! ```text
-//!   propose      -> propose.rs     answered when applied, or by its timeout here
+//!   propose      -> proposals.rs    answered when applied, or by its timeout here
 //!   read, renew  -> confirm.rs     answered when a quorum has confirmed that this member leads
 //!   watch        -> the hub        answered through the stream's outbox
 //!   move leader  -> leadership.rs  answered when the other one leads
@@ -16,17 +16,23 @@ use dolmen_machine::Response;
 
 use super::Node;
 use super::confirm::Confirm;
-use crate::request::{Completion, Reply, Request, RequestError, Submission};
+use super::proposals::Proposal;
+use crate::request::{Completion, ProposeKind, Reply, Request, RequestError, Submission};
 
 impl Node {
     pub(super) fn submit(&mut self, submission: Submission) {
         let Submission { request, completion, since } = submission;
-        if self.stopping.is_some() {
+        if self.ending.is_near() {
             self.refuse(request, completion, RequestError::Stopped);
             return;
         }
         match request {
-            Request::Propose { id, data, kind } => self.propose(id, data, kind, completion, since),
+            Request::Propose { id, data, kind } => {
+                self.propose(Proposal::Normal { id, data }, kind, completion, since);
+            }
+            Request::ChangeMembers { change } => {
+                self.propose(Proposal::conf_change(&change), ProposeKind::Normal, completion, since);
+            }
             Request::ReadIndex => self.reads.push(Confirm::Read(completion), since),
             Request::LeaseRenew { id } => self.renew(id, completion, since),
             Request::LeaseTimeToLive { id, keys } => {
@@ -36,28 +42,28 @@ impl Node {
                     self.reads.push(Confirm::TimeToLive(completion, id, keys), since);
                 } else {
                     let reply = self.time_to_live(id, keys);
-                    self.reply(completion, Reply::LeaseTimeToLive(reply));
+                    self.cx.reply(completion, Reply::LeaseTimeToLive(reply));
                 }
             }
             Request::Leases => {
                 let leases = self.machine.lessor().list();
-                self.reply(completion, Reply::Leases(leases));
+                self.cx.reply(completion, Reply::Leases(leases));
             }
             Request::Alarms => {
                 let alarms = self.machine.alarms(0);
-                self.reply(completion, Reply::Alarms(alarms));
+                self.cx.reply(completion, Reply::Alarms(alarms));
             }
             Request::MoveLeader { target } => self.move_leader(target, completion),
             Request::Defragment => {
-                self.reclaim = true;
-                self.reply(completion, Reply::Done(Ok(())));
+                self.upkeep.ask_reclaim();
+                self.cx.reply(completion, Reply::Done(Ok(())));
             }
             Request::Snapshot => {
                 let reply = match self.snapshot_source() {
                     Some(source) => Reply::Snapshot(source),
                     None => Reply::Done(Err(RequestError::Stopped)),
                 };
-                self.reply(completion, reply);
+                self.cx.reply(completion, reply);
             }
             Request::WatchOpen { stream, outbox } => self.hub.open(stream, outbox),
             Request::WatchCreate { stream, create } => {
@@ -72,7 +78,7 @@ impl Node {
 
     fn refuse(&mut self, request: Request, completion: Completion, error: RequestError) {
         let reply = match request {
-            Request::Propose { .. } => Reply::Applied(Err(error)),
+            Request::Propose { .. } | Request::ChangeMembers { .. } => Reply::Applied(Err(error)),
             Request::LeaseRenew { .. } => Reply::LeaseRenewed(Err(error)),
             Request::LeaseTimeToLive { .. } => Reply::LeaseTimeToLive(Err(error)),
             Request::ReadIndex => Reply::ReadReady(Err(error)),
@@ -87,63 +93,46 @@ impl Node {
             | Request::Defragment
             | Request::Snapshot => Reply::Done(Err(error)),
         };
-        self.reply(completion, reply);
+        self.cx.reply(completion, reply);
     }
 
     pub(super) fn answer(&mut self, id: u64, result: Result<Response, RequestError>) {
-        if let Some(pending) = self.pending.remove(&id) {
-            self.reply(pending.completion, Reply::Applied(result));
+        if let Some(completion) = self.proposals.answered(id) {
+            self.cx.reply(completion, Reply::Applied(result));
         }
     }
 
-    pub(super) fn answer_everybody(&mut self, error: RequestError) {
-        let mut waiting: Vec<(u64, Completion)> =
-            self.pending.drain().map(|(id, pending)| (id, pending.completion)).collect();
-        waiting.sort_unstable_by_key(|(id, _)| *id);
-        for (_, completion) in waiting {
-            self.reply(completion, Reply::Applied(Err(error.clone())));
+    pub(super) fn answer_everybody(&mut self, error: &RequestError) {
+        for completion in self.proposals.drain() {
+            self.cx.reply(completion, Reply::Applied(Err(error.clone())));
         }
-        for reader in self.reads.drain() {
-            self.confirm_failed(reader, error.clone());
+        for waiting in self.reads.drain() {
+            waiting.what.failed(&mut self.cx, error.clone());
         }
-        for (_, completions) in std::mem::take(&mut self.renewals) {
-            for completion in completions {
-                self.reply(completion, Reply::LeaseRenewed(Err(error.clone())));
-            }
-        }
-        if let Some(completion) = self.transfer.take().and_then(|t| t.completion) {
-            self.reply(completion, Reply::Done(Err(error)));
-        }
+        self.leases.fail(&mut self.cx, error);
+        self.leadership.end_transfer(&mut self.cx, Err(error.clone()));
     }
 
     pub(super) fn expire_requests(&mut self) {
-        let timeout = self.config.request_timeout_nanos();
-        let deadline = Mono(self.now.0.saturating_sub(timeout));
-        while let Some((since, id)) = self.deadlines.front().copied() {
-            if since >= deadline {
-                break;
-            }
-            self.deadlines.pop_front();
-            if let Some(pending) = self.pending.remove(&id) {
-                self.shared.metrics.proposals_failed.add(1);
-                let error = self.timeout_error(since);
-                self.reply(pending.completion, Reply::Applied(Err(error)));
-            }
+        let deadline = Mono(self.cx.now.0.saturating_sub(self.cx.config.request_timeout_nanos()));
+        while let Some((since, completion)) = self.proposals.expired(deadline) {
+            self.cx.shared.metrics.proposals_failed.add(1);
+            let error = self.timeout_error(since);
+            self.cx.reply(completion, Reply::Applied(Err(error)));
         }
-        for reader in self.reads.expired(deadline) {
-            self.shared.metrics.read_indexes_failed.add(1);
-            self.confirm_failed(reader, RequestError::Timeout);
+        for waiting in self.reads.expired(deadline) {
+            self.cx.shared.metrics.read_indexes_failed.add(1);
+            waiting.what.failed(&mut self.cx, RequestError::Timeout);
         }
     }
 
     fn timeout_error(&self, since: Mono) -> RequestError {
-        let doubt = 2 * self.config.election_nanos();
-        if since < self.leader_since && self.leader_since.since(since) <= doubt {
+        let doubt = 2 * self.cx.config.election_nanos();
+        let led_since = self.leadership.since();
+        let elsewhere = self.leadership.leader().filter(|leader| *leader != self.cx.config.member_id);
+        if since < led_since && led_since.since(since) <= doubt {
             RequestError::TimeoutLeaderFailure
-        } else if self.leader != 0
-            && self.leader != self.config.member_id
-            && !self.shared.is_connected(self.leader, since)
-        {
+        } else if elsewhere.is_some_and(|leader| !self.cx.shared.is_connected(leader, since)) {
             RequestError::TimeoutConnectionLost
         } else {
             RequestError::Timeout

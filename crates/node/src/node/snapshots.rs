@@ -3,18 +3,64 @@
 //!
 //! The state itself never passes through here: a source is pinned and read elsewhere, a received database lies in a file.
 
-use bytes::Bytes;
-use dolmen_machine::{InstallError, Installed, OpenError};
-use dolmen_proto::walpb;
-use dolmen_types::error_chain;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::{Node, StopReason, WalJob};
+use bytes::Bytes;
+use dolmen_env::Disk;
+use dolmen_machine::{InstallError, Installed, OpenError, Position};
+use dolmen_proto::raftpb::Message;
+use dolmen_proto::walpb;
+use dolmen_types::{Index, error_chain};
+
+use super::{Node, WalJob};
 use crate::history::History;
+
+/// Snapshots on their way in, and where the log may be cut behind our own.
+pub(super) struct SnapshotExchange {
+    disk: Arc<dyn Disk>,
+    /// Databases that have arrived, by the index of the message that they came with.
+    received: BTreeMap<Index, PathBuf>,
+    installing: Option<(Message, PathBuf)>,
+    /// Appends that wait for the installation.
+    held: VecDeque<Message>,
+    /// A mark that becomes a WAL snapshot once the store holds it durably.
+    mark: Option<Position>,
+    /// The newest mark that did.
+    marked: Index,
+}
+
+impl SnapshotExchange {
+    pub(super) fn new(disk: Arc<dyn Disk>, marked: Index) -> Self {
+        Self { disk, received: BTreeMap::new(), installing: None, held: VecDeque::new(), mark: None, marked }
+    }
+
+    /// Notes a database that arrived; gives the one that it replaces.
+    pub(super) fn arrived(&mut self, message: &Message, db: &PathBuf) -> Option<PathBuf> {
+        let index = message.snapshot.as_ref().and_then(|s| s.metadata.as_ref()).map_or(0, |m| m.index);
+        self.received.insert(index, db.clone()).filter(|replaced| replaced != db)
+    }
+
+    /// Gives an append back unless it has to wait for an installation.
+    fn pass_or_hold(&mut self, append: Message) -> Option<Message> {
+        if self.installing.is_none() {
+            return Some(append);
+        }
+        self.held.push_back(append);
+        None
+    }
+
+    /// The next append that waited, once nothing is being installed.
+    fn next_held(&mut self) -> Option<Message> {
+        if self.installing.is_none() { self.held.pop_front() } else { None }
+    }
+}
 
 impl Node {
     /// The whole state, pinned; `None` when the store cannot be read, which is the end of this node.
     pub(super) fn snapshot_source(&mut self) -> Option<Box<dyn dolmen_bolt::Source + Send>> {
-        if self.damage.is_some() || self.stop.is_some() {
+        if self.ending.damage().is_some() || self.ending.is_here() {
             return None;
         }
         match self.machine.snapshot_source() {
@@ -26,45 +72,62 @@ impl Node {
         }
     }
 
+    /// An append for our own WAL: entries and hard state, maybe a snapshot that has to be installed first.
+    pub(super) fn persist(&mut self, message: Message) {
+        let Some(message) = self.snapshots.pass_or_hold(message) else { return };
+        let index = message.snapshot.as_ref().and_then(|s| s.metadata.as_ref()).map_or(0, |m| m.index);
+        if index == 0 {
+            self.append(message);
+            return;
+        }
+        match self.snapshots.received.remove(&index) {
+            Some(db) => {
+                let job = self.machine.begin_install(self.snapshots.disk.clone(), &db, index);
+                self.cx.effects.install = Some(job);
+                self.snapshots.installing = Some((message, db));
+            }
+            None => self.ending.fatal(format!("the database of the snapshot at index {index} is gone")),
+        }
+    }
+
     pub(super) fn installed(&mut self, result: Result<Installed, InstallError>) {
-        let Some((message, db)) = self.installing.take() else { return };
+        let Some((message, db)) = self.snapshots.installing.take() else { return };
         let outcome: Result<(), String> = match result {
             Ok(installed) => self.machine.finish_install(installed).map_err(|error: OpenError| error_chain(&error)),
             Err(error) => Err(error_chain(&error)),
         };
         if let Err(error) = outcome {
-            self.stop = Some(StopReason::Fatal(error));
+            self.ending.fatal(error);
             return;
         }
-        self.shared.metrics.snapshots_applied.add(1);
-        self.effects.remove = Some(db);
+        self.cx.shared.metrics.snapshots_applied.add(1);
+        self.cx.effects.remove = Some(db);
         self.history = History::new(self.machine.store().reader());
-        self.shared.set_reader(self.machine.store().reader());
+        self.cx.shared.set_reader(self.machine.store().reader());
         self.hub.on_restore(self.machine.store().revision());
-        self.marked = self.machine.applied();
-        self.mark = None;
+        self.snapshots.marked = self.machine.applied();
+        self.snapshots.mark = None;
         self.publish_configuration();
         self.append(message);
-        while self.installing.is_none()
-            && let Some(message) = self.held.pop_front()
-        {
+        while let Some(message) = self.snapshots.next_held() {
             self.persist(message);
         }
     }
 
     /// Notes a place that the log may be cut at once the store holds it durably.
     pub(super) fn remember_mark(&mut self) {
-        if self.mark.is_none() && self.machine.applied() >= self.marked + self.config.snapshot_count {
-            self.mark = Some(self.machine.position());
+        let snapshots = &mut self.snapshots;
+        if snapshots.mark.is_none() && self.machine.applied() >= snapshots.marked + self.cx.config.snapshot_count {
+            snapshots.mark = Some(self.machine.position());
         }
     }
 
     pub(super) fn cut_log(&mut self) {
         let durable = self.machine.store().log_ref().durable_index();
-        let Some(mark) = self.mark.take_if(|mark| mark.index <= durable) else { return };
-        self.marked = mark.index;
+        let Some(mark) = self.snapshots.mark.take_if(|mark| mark.index <= durable) else { return };
+        self.snapshots.marked = mark.index;
         let storage = self.raft.storage_mut();
-        let cut = mark.index.saturating_sub(self.config.catch_up_entries);
+        let cut = mark.index.saturating_sub(self.cx.config.catch_up_entries);
         // Both refuse only what an installed snapshot has overtaken.
         let _outdated = storage.create_snapshot(mark.index, Some(mark.conf_state.clone()), Bytes::new());
         let _outdated = storage.compact(cut);

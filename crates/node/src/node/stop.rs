@@ -15,73 +15,113 @@
 use dolmen_env::Mono;
 use dolmen_types::error_chain;
 
-use super::leadership::Transfer;
 use super::{Node, StopReason};
+
+/// How long a member that was removed from its cluster still tells the others what it knows.
+const REMOVED_NANOS: u64 = 1_000_000_000;
+
+/// How near the end is.
+#[derive(Default)]
+pub(super) struct Ending {
+    /// This member is about to stop, and will have by then.
+    by: Option<Mono>,
+    /// What was found wrong with the store: until the node stops because of it, it only hands leadership over.
+    damage: Option<String>,
+    /// The store is to be written at once.
+    flush: bool,
+    reason: Option<StopReason>,
+}
+
+impl Ending {
+    /// Whether this member is about to stop: it takes nothing new.
+    pub(super) fn is_near(&self) -> bool {
+        self.by.is_some()
+    }
+
+    pub(super) fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+
+    pub(super) fn wants_flush(&self) -> bool {
+        self.flush
+    }
+
+    /// Whether it is over: nothing is carried out any more.
+    pub(super) fn is_here(&self) -> bool {
+        self.reason.is_some()
+    }
+
+    /// Ends the node with this turn.
+    pub(super) fn now(&mut self, reason: StopReason) {
+        self.reason = Some(reason);
+    }
+
+    /// This node cannot go on at all.
+    pub(super) fn fatal(&mut self, what: String) {
+        self.now(StopReason::Fatal(what));
+    }
+
+    pub(super) fn take(&mut self) -> Option<StopReason> {
+        self.reason.take()
+    }
+
+    /// The log says that this member no longer belongs to the cluster.
+    pub(super) fn removed(&mut self, now: Mono) {
+        self.by.get_or_insert(Mono(now.0 + REMOVED_NANOS));
+    }
+}
 
 impl Node {
     pub(super) fn begin_stop(&mut self, transfer: bool) {
-        if self.stopping.is_some() {
+        if self.ending.is_near() {
             return;
         }
         let handing_over = transfer && self.hand_over();
-        let patience = if handing_over { self.config.request_timeout_nanos() } else { 0 };
-        self.stopping = Some(Mono(self.now.0 + patience));
-        self.sync_now = true;
+        let patience = if handing_over { self.cx.config.request_timeout_nanos() } else { 0 };
+        self.ending.by = Some(Mono(self.cx.now.0 + patience));
+        self.ending.flush = true;
     }
 
     /// Our store cannot be read, which the next leader's can. After the time allowed the others elect one by themselves.
     pub(super) fn damaged(&mut self, what: String) {
-        if self.damage.is_some() || self.stop.is_some() {
+        if self.ending.damage.is_some() || self.ending.is_here() {
             return;
         }
         if !self.hand_over() {
-            self.stop = Some(StopReason::Fatal(what));
+            self.ending.fatal(what);
             return;
         }
-        let until = Mono(self.now.0 + self.config.election_nanos());
-        self.stopping = Some(self.stopping.map_or(until, |asked| asked.min(until)));
-        self.damage = Some(what);
+        let until = Mono(self.cx.now.0 + self.cx.config.election_nanos());
+        self.ending.by = Some(self.ending.by.map_or(until, |asked| asked.min(until)));
+        self.ending.damage = Some(what);
         // The messages of the hand-over may be waiting behind what has just failed.
-        self.effects.busy = true;
-    }
-
-    /// Begins to hand leadership over; false when this member does not lead, or nobody has kept up with it.
-    fn hand_over(&mut self) -> bool {
-        if !self.leads() {
-            return false;
-        }
-        if self.transfer.is_none() {
-            let Some(target) = self.most_caught_up_voter() else { return false };
-            self.raft.transfer_leader(target);
-            self.transfer = Some(Transfer { completion: None, target, since: self.now });
-        }
-        true
+        self.cx.effects.busy = true;
     }
 
     /// Stops once the new leader is known (or its time is up) and, unless the store is damaged, the store has written
     /// what it holds.
     pub(super) fn finish_stop(&mut self) {
-        let Some(until) = self.stopping else { return };
-        let handing_over = self.transfer.is_some() && self.now < until;
-        if self.damage.is_some() {
+        let Some(by) = self.ending.by else { return };
+        let handing_over = self.leadership.is_handing_over() && self.cx.now < by;
+        if self.ending.damage.is_some() {
             if !handing_over {
-                self.stop = self.damage.take().map(StopReason::Fatal);
+                self.ending.reason = self.ending.damage.take().map(StopReason::Fatal);
             }
             return;
         }
         let flushed = self.machine.store().log_ref().durable_index() >= self.machine.applied();
-        self.sync_now = true;
-        if !handing_over && flushed && self.wal_in_flight == 0 {
-            let here = self.machine.membership().members.contains_key(&self.config.member_id);
-            let removed = !here && !self.machine.membership().members.is_empty();
-            if !removed || self.now >= until {
-                self.stop = Some(if removed { StopReason::Removed } else { StopReason::Asked });
+        self.ending.flush = true;
+        if !handing_over && flushed && self.log.is_idle() {
+            let members = &self.machine.membership().members;
+            let removed = !members.is_empty() && !members.contains_key(&self.cx.config.member_id);
+            if !removed || self.cx.now >= by {
+                self.ending.now(if removed { StopReason::Removed } else { StopReason::Asked });
             }
         }
     }
 
     /// This node cannot go on at all.
     pub(super) fn fatal(&mut self, error: &dyn std::error::Error) {
-        self.stop = Some(StopReason::Fatal(error_chain(error)));
+        self.ending.fatal(error_chain(error));
     }
 }

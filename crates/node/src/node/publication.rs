@@ -1,0 +1,59 @@
+//! This member's name and client URLs, on their way into the log: it has joined once they stand there.
+
+use dolmen_env::Mono;
+use dolmen_proto::etcdserverpb::InternalRaftRequest;
+use dolmen_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
+
+use super::Node;
+use super::proposals::Origin;
+
+pub(super) enum Publication {
+    /// To be proposed, from then on.
+    Due(Mono),
+    /// Proposed under this id, and again from then on.
+    Proposed(u64, Mono),
+    Done,
+}
+
+impl Publication {
+    /// A proposal was applied: when it was this one, what it says is looked at again.
+    pub(super) fn applied(&mut self, id: u64, now: Mono) {
+        if matches!(self, Self::Proposed(proposed, _) if *proposed == id) {
+            *self = Self::Due(now);
+        }
+    }
+}
+
+impl Node {
+    /// Proposes this member's name and client URLs until the log says them.
+    pub(super) fn publish_self(&mut self) {
+        let (at, proposed) = match self.publication {
+            Publication::Due(at) => (at, false),
+            Publication::Proposed(_, at) => (at, true),
+            Publication::Done => return,
+        };
+        if self.leadership.leader().is_none() || self.ending.is_near() {
+            return;
+        }
+        let config = &self.cx.config;
+        let known = self.machine.membership().members.get(&config.member_id);
+        if !proposed && known.is_some_and(|m| m.name == config.name && m.client_urls == config.client_urls) {
+            self.publication = Publication::Done;
+            self.cx.shared.set_published();
+            return;
+        }
+        if known.is_none() || self.cx.now < at {
+            return;
+        }
+        let again = Mono(self.cx.now.0 + config.request_timeout_nanos());
+        let member_attributes = Attributes { name: config.name.clone(), client_urls: config.client_urls.clone() };
+        let request = InternalRaftRequest {
+            cluster_member_attr_set: Some(ClusterMemberAttrSetRequest {
+                member_id: config.member_id,
+                member_attributes: Some(member_attributes),
+            }),
+            ..InternalRaftRequest::default()
+        };
+        self.publication = Publication::Proposed(self.proposals.own(&self.cx, Origin::Member, request), again);
+    }
+}

@@ -1,0 +1,65 @@
+//! What goes on beside requests: compaction, watchers that are behind, the store's jobs.
+
+use dolmen_revlog::Hint;
+use dolmen_types::error_chain;
+
+use super::Node;
+
+const COMPACT_KEYS_PER_TURN: usize = 512;
+const CATCH_UP_BYTES_PER_TURN: usize = 4 << 20;
+
+/// What is asked of the background.
+#[derive(Default)]
+pub(super) struct Upkeep {
+    /// Physical compactions whose hash is stored, and whose callers wait for pruning to be done too.
+    hashed: Vec<u64>,
+    reclaim: bool,
+}
+
+impl Upkeep {
+    /// Somebody wants a pass of space reclaim.
+    pub(super) fn ask_reclaim(&mut self) {
+        self.reclaim = true;
+    }
+}
+
+impl Node {
+    pub(super) fn background(&mut self) {
+        if self.ending.damage().is_some() {
+            self.finish_stop();
+            return;
+        }
+        let pruning = self.machine.store_mut().compact_step(COMPACT_KEYS_PER_TURN);
+        self.cx.effects.busy |= pruning;
+        if !pruning {
+            for id in std::mem::take(&mut self.upkeep.hashed) {
+                self.answer(id, Ok(self.machine.compacted()));
+            }
+        }
+        if self.hub.has_unsynced() {
+            match self.hub.catch_up(&self.history, CATCH_UP_BYTES_PER_TURN) {
+                Ok(more) => self.cx.effects.busy |= more,
+                Err(error) => self.damaged(error_chain(&error)),
+            }
+        }
+        let hint = if self.ending.wants_flush() {
+            Hint::Sync
+        } else if std::mem::take(&mut self.upkeep.reclaim) {
+            Hint::Reclaim
+        } else {
+            Hint::Normal
+        };
+        while let Some(job) = self.machine.store_mut().log().next_job(self.cx.now, hint) {
+            self.cx.effects.store.push(job);
+        }
+        self.cut_log();
+        self.finish_stop();
+    }
+
+    /// The hash of a compaction is stored. A caller who asked for a physical one is answered once pruning is done too.
+    pub(super) fn hashed(&mut self, id: u64) {
+        if self.proposals.is_waiting(id) {
+            self.upkeep.hashed.push(id);
+        }
+    }
+}
