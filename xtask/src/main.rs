@@ -15,6 +15,7 @@ mod crash;
 mod files;
 mod fuzz;
 mod go;
+mod hostile;
 mod import;
 mod interop;
 mod member;
@@ -40,6 +41,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                             the same command lines given to etcd's tools and to ours; needs Go
   sim [ARGUMENTS]           the simulator, in release; arguments are its own
   crash [--quick]           power loss and kill -9
+  hostile [--only TRIAL] [--quick] [--list] [--server PATH]
+                            trials by real processes: members that lose what they held, peers that mean harm
   fuzz [--seconds N] [--target NAME]
                             damaged bytes to everything that reads bytes, a minute each
   bench [tools] [--only NAME,NAME] [--members 1|3] [--client load|benchmark] [--rounds N] [--scale X] [--keys N]
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         "interop" => interop::run(rest),
         "sim" => sim::run(rest),
         "crash" => crash::run(rest),
+        "hostile" => hostile::run(rest),
         "fuzz" => fuzz::run(rest),
         "bench" => bench::run(rest),
         "tools-diff" => tools_diff::run(rest),

@@ -55,6 +55,16 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::start`].
     pub fn start_at(program: &Path, ports: &[u16], dir: &Path, extra: &[&str], tls: Option<&Path>) -> Result<Self> {
+        let mut cluster = Self::prepare(program, ports, dir, extra, tls)?;
+        cluster.restart()?;
+        Ok(cluster)
+    }
+
+    /// The same, and nothing is started yet.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn prepare(program: &Path, ports: &[u16], dir: &Path, extra: &[&str], tls: Option<&Path>) -> Result<Self> {
         let count = ports.len() / 3;
         let mut extra: Vec<String> = extra.iter().map(ToString::to_string).collect();
         if let Some(tls) = tls {
@@ -92,9 +102,7 @@ impl Cluster {
             let health = if tls { metrics } else { client.clone() };
             members.push(Member { program: program.to_owned(), arguments, client, health, data, log, process: None });
         }
-        let mut cluster = Self { members };
-        cluster.restart()?;
-        Ok(cluster)
+        Ok(Self { members })
     }
 
     /// Starts a member on a data folder that is there already, such as a restored snapshot. `name` and `token` are
@@ -147,6 +155,31 @@ impl Cluster {
         self.members[member].program = program.to_owned();
     }
 
+    /// Starts one member, and waits for nothing.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub fn spawn_one(&mut self, member: usize) -> Result {
+        self.members[member].spawn()
+    }
+
+    /// Waits until one member serves.
+    ///
+    /// # Errors
+    /// It ends or does not get ready.
+    pub fn wait_one(&mut self, member: usize) -> Result {
+        self.members[member].wait_ready(Instant::now())
+    }
+
+    /// kill -9 to one member.
+    pub fn kill_one(&mut self, member: usize) {
+        if let Some(mut process) = self.members[member].process.take() {
+            // It may have ended by itself; then both say so.
+            let _gone = process.kill();
+            let _gone = process.wait();
+        }
+    }
+
     /// SIGTERM to one member, and SIGKILL if it does not obey.
     pub fn stop_one(&mut self, member: usize) {
         let Some(mut process) = self.members[member].process.take() else { return };
@@ -189,13 +222,7 @@ impl Cluster {
 
     /// kill -9 to all.
     pub fn kill(&mut self) {
-        for member in &mut self.members {
-            if let Some(mut process) = member.process.take() {
-                // It may have ended by itself; then both say so.
-                let _gone = process.kill();
-                let _gone = process.wait();
-            }
-        }
+        (0..self.members.len()).for_each(|member| self.kill_one(member));
     }
 
     /// SIGTERM to all, and SIGKILL to those that do not obey.
