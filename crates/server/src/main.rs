@@ -9,6 +9,7 @@
 // At the edge the clock and the file system are real.
 #![allow(clippy::disallowed_methods)]
 
+mod bootstrap;
 mod config;
 mod failure;
 mod flags;
