@@ -43,7 +43,7 @@ const CRATES: &[Crate] = &[
     core("node", &["types", "env", "proto", "bolt", "raft", "wal", "revlog", "mvcc", "lease", "watch", "machine"]),
     edge("tls", &[]),
     edge("transport", &["types", "env", "proto", "bolt", "node", "tls"]),
-    edge("api", &["types", "env", "proto", "bolt", "revlog", "mvcc", "lease", "watch", "machine", "node"]),
+    edge("api", &["types", "env", "proto", "bolt", "revlog", "mvcc", "lease", "watch", "machine", "node", "tls"]),
     edge("cli", &[]),
     edge("client", &["proto", "tls"]),
     edge("ctl", &["proto", "cli", "client"]),

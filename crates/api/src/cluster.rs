@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use dolmen_machine::Member as Configured;
 use dolmen_proto::etcdserverpb::{
-    AuthStatusResponse, AuthenticateRequest, Member, MemberListRequest, MemberListResponse,
+    AuthStatusRequest, AuthStatusResponse, AuthenticateRequest, Member, MemberListRequest, MemberListResponse,
 };
 
-use crate::frame::{decode, frame};
-use crate::server::{Deadline, Local};
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::frame::decode;
 use crate::status::{self, Status};
 
 /// Where a store without users stands.
@@ -15,13 +16,14 @@ const FIRST_AUTH_REVISION: u64 = 1;
 
 /// # Errors
 /// No confirmation in time, if one was asked for.
-pub async fn member_list(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+pub async fn member_list(call: &Call, message: Bytes) -> Result<Answer, Status> {
+    let local = &*call.local;
     let request: MemberListRequest = decode(message)?;
     if request.linearizable {
-        local.read_index(deadline).await?;
+        local.read_index(call.deadline).await?;
     }
     let members = local.node().members().members.values().map(member).collect();
-    Ok(vec![frame(&MemberListResponse { header: Some(local.header_without_revision()), members })])
+    Ok(Answer::new(&MemberListResponse { header: Some(local.header_without_revision()), members }))
 }
 
 fn member(member: &Configured) -> Member {
@@ -34,17 +36,17 @@ fn member(member: &Configured) -> Member {
     }
 }
 
-pub fn auth_status(local: &Local) -> Vec<Bytes> {
-    vec![frame(&AuthStatusResponse {
-        header: Some(local.header(0)),
-        enabled: false,
-        auth_revision: FIRST_AUTH_REVISION,
-    })]
+/// # Errors
+/// A request that cannot be decoded.
+pub async fn auth_status(call: &Call, message: Bytes) -> Result<Answer, Status> {
+    let _: AuthStatusRequest = decode(message)?;
+    let header = Some(call.local.header(0));
+    Ok(Answer::new(&AuthStatusResponse { header, enabled: false, auth_revision: FIRST_AUTH_REVISION }))
 }
 
 /// # Errors
 /// Always: there is nothing to log in to.
-pub fn authenticate(message: Bytes) -> Result<Vec<Bytes>, Status> {
+pub async fn authenticate(_: &Call, message: Bytes) -> Result<Answer, Status> {
     let _: AuthenticateRequest = decode(message)?;
     Err(status::AUTH_NOT_ENABLED)
 }

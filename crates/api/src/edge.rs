@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use dolmen_env::Memory;
 use dolmen_node::{Handle, Sink};
+use dolmen_tls::Certificate;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -30,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::body::Body;
+use crate::call::Transport;
 use crate::completion::Mailbox;
 use crate::dispatch;
 use crate::frame;
@@ -363,6 +365,7 @@ async fn accept(
 async fn connection(local: Arc<Local>, arrival: Arrival) {
     local.stats.connections.add(1);
     let Arrival { accepted, served, _permit } = arrival;
+    let peer = accepted.peer();
     let stats = local.stats.clone();
     let mut stopping = local.server.stopping.clone();
     let established = async {
@@ -380,16 +383,20 @@ async fn connection(local: Arc<Local>, arrival: Arrival) {
             (Protocol::Tls, Some(tls)) => {
                 let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
                 if let Ok(Ok(stream)) = handshake {
-                    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                    let session = stream.get_ref().1;
+                    let is_h2 = session.alpn_protocol() == Some(b"h2");
+                    let certificate = session.peer_certificates().and_then(|chain| Certificate::parse(chain.first()?));
+                    let common_name = certificate.and_then(|certificate| certificate.common_name);
+                    let transport = Transport { peer, secure: true, common_name };
                     let mut stream = Rewind::new(stream);
                     let protocol = if is_h2 { Ok(Protocol::Http2) } else { stream.sniff().await };
                     if let Ok(protocol) = protocol {
-                        http(local, stream, protocol, served.mode, true).await;
+                        http(local, stream, protocol, served.mode, transport).await;
                     }
                 }
             }
             (Protocol::Http2 | Protocol::Http1, _) if served.plain => {
-                http(local, stream, protocol, served.mode, false).await;
+                http(local, stream, protocol, served.mode, Transport { peer, ..Transport::default() }).await;
             }
             // The wrong one of the two: closed without a word.
             _ => {}
@@ -398,17 +405,17 @@ async fn connection(local: Arc<Local>, arrival: Arrival) {
     stats.connections_closed.add(1);
 }
 
-async fn http<S>(local: Arc<Local>, stream: S, protocol: Protocol, mode: Mode, secure: bool)
+async fn http<S>(local: Arc<Local>, stream: S, protocol: Protocol, mode: Mode, transport: Transport)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut stopping = local.server.stopping.clone();
     let io = TokioIo::new(stream);
-    let service_local = local.clone();
+    let (service_local, transport) = (local.clone(), Arc::new(transport));
     let is_http2 = protocol == Protocol::Http2;
     let service = service_fn(move |request| {
-        let local = service_local.clone();
-        async move { Ok::<_, Infallible>(answer(local, request, mode, is_http2, secure).await) }
+        let (local, transport) = (service_local.clone(), transport.clone());
+        async move { Ok::<_, Infallible>(answer(local, transport, request, mode, is_http2).await) }
     });
     // Either branch ends when the client leaves, or when the server stops and the open requests are done.
     match protocol {
@@ -452,14 +459,14 @@ where
 
 async fn answer(
     local: Arc<Local>,
+    transport: Arc<Transport>,
     request: Request<Incoming>,
     mode: Mode,
     is_http2: bool,
-    secure: bool,
 ) -> Response<Body> {
     let speaks_grpc = is_http2 && matches!(mode, Mode::GrpcAndHttp | Mode::Grpc);
     if speaks_grpc && frame::is_grpc(request.headers()) {
-        return dispatch::call(local, request).await;
+        return dispatch::call(local, transport, request).await;
     }
     let pages = match mode {
         Mode::Metrics => Pages::Metrics,
@@ -467,5 +474,5 @@ async fn answer(
         Mode::Grpc => return http_mux::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid gRPC request content-type"),
     };
     // Pages are rare: boxed, so that a gRPC call's future stays small.
-    Box::pin(http_mux::serve(local, request.into_parts().0, pages, secure)).await
+    Box::pin(http_mux::serve(local, request.into_parts().0, pages, transport.secure)).await
 }

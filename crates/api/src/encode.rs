@@ -8,7 +8,7 @@ use dolmen_proto::etcdserverpb::ResponseHeader;
 use prost::Message;
 use prost::encoding::{encode_varint, encoded_len_varint};
 
-use crate::frame::{self, PREFIX};
+use crate::answer::Answer;
 
 /// Stored bytes at least this long are sent from where they lie.
 const ZERO_COPY: usize = 8 * 1024;
@@ -26,7 +26,7 @@ fn field_len(len: usize) -> usize {
     1 + encoded_len_varint(len as u64) + len
 }
 
-/// A `RangeResponse` without its prefix.
+/// A `RangeResponse`.
 pub struct RangeBody<'a> {
     /// Left out by all but the last message of a stream.
     pub header: Option<ResponseHeader>,
@@ -46,21 +46,17 @@ impl RangeBody<'_> {
         header + kvs + more + count
     }
 
-    /// A unary answer: prefix and message, in one or several pieces.
-    pub fn frames(&self) -> Vec<Bytes> {
-        let len = self.encoded_len();
-        let mut pieces = Pieces::new(PREFIX + len);
-        frame::put_prefix(&mut pieces.buf, len);
+    /// A unary answer, in one or several pieces.
+    pub fn answer(&self) -> Answer {
+        let mut pieces = Pieces::new(self.encoded_len());
         self.write(&mut pieces);
         pieces.finish()
     }
 
     /// One message of `RangeStream`: the same inside a `RangeStreamResponse`.
-    pub fn stream_frames(&self) -> Vec<Bytes> {
+    pub fn stream_answer(&self) -> Answer {
         let len = self.encoded_len();
-        let outer = field_len(len);
-        let mut pieces = Pieces::new(PREFIX + outer);
-        frame::put_prefix(&mut pieces.buf, outer);
+        let mut pieces = Pieces::new(field_len(len));
         pieces.buf.put_u8(HEADER);
         encode_varint(len as u64, &mut pieces.buf);
         self.write(&mut pieces);
@@ -90,6 +86,8 @@ impl RangeBody<'_> {
 
 /// Bytes put together from copied small parts and shared large ones.
 struct Pieces {
+    /// The first piece, which has room for a prefix, once it is full.
+    head: Option<BytesMut>,
     done: Vec<Bytes>,
     buf: BytesMut,
     /// Bytes still to come, to size the next buffer.
@@ -98,7 +96,7 @@ struct Pieces {
 
 impl Pieces {
     fn new(total: usize) -> Self {
-        Self { done: Vec::new(), buf: BytesMut::with_capacity(total.min(CHUNK)), left: total }
+        Self { head: None, done: Vec::new(), buf: Answer::room(total.min(CHUNK)), left: total }
     }
 
     fn put(&mut self, bytes: &Bytes) {
@@ -118,16 +116,19 @@ impl Pieces {
         self.left = self.left.saturating_sub(self.buf.len());
         let next = BytesMut::with_capacity(self.left.min(CHUNK));
         let full = std::mem::replace(&mut self.buf, next);
-        if !full.is_empty() {
+        if self.head.is_none() {
+            self.head = Some(full);
+        } else if !full.is_empty() {
             self.done.push(full.freeze());
         }
     }
 
-    fn finish(mut self) -> Vec<Bytes> {
+    fn finish(mut self) -> Answer {
+        let Some(head) = self.head else { return Answer::of(self.buf, self.done) };
         if !self.buf.is_empty() {
             self.done.push(self.buf.freeze());
         }
-        self.done
+        Answer::of(head, self.done)
     }
 }
 
@@ -183,11 +184,6 @@ mod tests {
         }
     }
 
-    fn concat(pieces: Vec<Bytes>) -> Vec<u8> {
-        assert!(pieces.iter().all(|piece| !piece.is_empty()));
-        pieces.concat()
-    }
-
     #[test]
     fn ranges_are_encoded_as_prost_does() {
         let header = ResponseHeader { cluster_id: u64::MAX, member_id: 3, revision: 9, raft_term: 2 };
@@ -200,9 +196,9 @@ mod tests {
                 let encoded: Vec<Bytes> = kvs.iter().map(|kv| kv.encode_to_vec().into()).collect();
                 let expected = RangeResponse { header, kvs, more, count };
                 let body = RangeBody { header, kvs: &encoded, more, count };
-                assert_eq!(concat(body.frames()), frame::frame(&expected));
+                assert_eq!(body.answer().message(), expected.encode_to_vec());
                 let expected = RangeStreamResponse { range_response: Some(expected) };
-                assert_eq!(concat(body.stream_frames()), frame::frame(&expected));
+                assert_eq!(body.stream_answer().message(), expected.encode_to_vec());
             }
         }
     }
@@ -210,12 +206,12 @@ mod tests {
     #[test]
     fn large_values_are_shared_and_small_ones_gathered() {
         let small: Vec<Bytes> = (0..100).map(|_| kv(100).encode_to_vec().into()).collect();
-        let of = |kvs: &[Bytes]| RangeBody { header: None, kvs, more: false, count: 1 }.frames();
-        assert_eq!(of(&small).len(), 1);
+        let of = |kvs: &[Bytes]| RangeBody { header: None, kvs, more: false, count: 1 }.answer();
+        assert!(of(&small).rest().is_empty());
         let large: Bytes = kv(ZERO_COPY).encode_to_vec().into();
-        let pieces = of(std::slice::from_ref(&large));
-        assert_eq!(pieces.len(), 3);
-        assert_eq!(pieces[1].as_ptr(), large.as_ptr());
+        let answer = of(std::slice::from_ref(&large));
+        assert_eq!(answer.rest().len(), 2);
+        assert_eq!(answer.rest()[0].as_ptr(), large.as_ptr());
     }
 
     #[test]

@@ -9,8 +9,9 @@ use dolmen_proto::grpc::health::v1::health_check_response::ServingStatus;
 use dolmen_proto::grpc::health::v1::{HealthCheckRequest, HealthCheckResponse};
 use tokio::time::Instant;
 
-use crate::body::Emitter;
-use crate::frame::{decode, frame};
+use crate::answer::{Answer, Answers};
+use crate::call::Call;
+use crate::frame::decode;
 use crate::kv;
 use crate::server::{Deadline, Local};
 use crate::stats::Counter;
@@ -23,11 +24,11 @@ fn serving_status(service: &str) -> ServingStatus {
 
 /// # Errors
 /// A service that has no status.
-pub fn check(message: Bytes) -> Result<Vec<Bytes>, Status> {
+pub async fn check(_: &Call, message: Bytes) -> Result<Answer, Status> {
     let request: HealthCheckRequest = decode(message)?;
     match serving_status(&request.service) {
         ServingStatus::ServiceUnknown => Err(Status::new(Code::NotFound, "unknown service")),
-        status => Ok(vec![frame(&HealthCheckResponse { status: status as i32 })]),
+        status => Ok(Answer::new(&HealthCheckResponse { status: status as i32 })),
     }
 }
 
@@ -35,10 +36,10 @@ pub fn check(message: Bytes) -> Result<Vec<Bytes>, Status> {
 ///
 /// # Errors
 /// A request that cannot be decoded.
-pub async fn watch(message: Bytes, emitter: &Emitter) -> Result<(), Status> {
+pub async fn watch(_: &Call, message: Bytes, answers: &Answers) -> Result<(), Status> {
     let request: HealthCheckRequest = decode(message)?;
     let status = serving_status(&request.service) as i32;
-    emitter.send(frame(&HealthCheckResponse { status })).await;
+    answers.send(Answer::new(&HealthCheckResponse { status })).await;
     std::future::pending().await
 }
 

@@ -1,5 +1,6 @@
 //! The plain HTTP side of the client port: version, health, metrics, and what etcd answers to anything else.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use serde_json::json;
 
 use crate::body::Body;
 use crate::health::{self, Check, Probe};
-use crate::prometheus;
 use crate::server::Local;
+use crate::{methods, prometheus};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -114,13 +115,32 @@ fn other_pages(local: &Local, head: &Parts) -> Response<Body> {
         "/version" => get_only(head).unwrap_or_else(|| page(JSON, version_json(local))),
         "/debug/vars" => get_only(head)
             .unwrap_or_else(|| page(HeaderValue::from_static("application/json; charset=utf-8"), debug_vars(local))),
-        path if path.starts_with("/v3/") || path.starts_with("/v3beta/") => {
-            let mut response = page(JSON, "{\"code\":12,\"message\":\"not yet supported: the JSON gateway\"}");
-            *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
-            response
-        }
-        _ => not_found(),
+        path => match gateway_route(path) {
+            Some(route) => gateway(&route, &head.method),
+            None => not_found(),
+        },
     }
+}
+
+/// The path of the JSON gateway that a request means, whether or not there is one by that name.
+fn gateway_route(path: &str) -> Option<Cow<'_, str>> {
+    if path.starts_with("/v3/") {
+        return Some(path.into());
+    }
+    path.strip_prefix("/v3beta/").map(|rest| format!("/v3/{rest}").into())
+}
+
+fn gateway(route: &str, method: &Method) -> Response<Body> {
+    let (status, text) = if !methods::is_route(route) {
+        (StatusCode::NOT_FOUND, "{\"code\":5,\"message\":\"Not Found\"}")
+    } else if method != Method::POST {
+        (StatusCode::NOT_IMPLEMENTED, "{\"code\":12,\"message\":\"Method Not Allowed\"}")
+    } else {
+        (StatusCode::NOT_IMPLEMENTED, "{\"code\":12,\"message\":\"not yet supported: the JSON gateway\"}")
+    };
+    let mut response = page(JSON, text);
+    *response.status_mut() = status;
+    response
 }
 
 /// The body of `/version`, here and on the peer port.
@@ -296,6 +316,15 @@ mod tests {
         for path in ["/livez/linearizable_read", "/readyz/", "/readyz/x", "/healthz", "readyz", "/"] {
             assert_eq!(find_probe(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn the_gateways_paths_are_known_by_the_table_of_methods() {
+        let status = |path: &str, method: Method| gateway_route(path).map(|route| gateway(&route, &method).status());
+        assert_eq!(status("/v3/kv/range", Method::POST), Some(StatusCode::NOT_IMPLEMENTED));
+        assert_eq!(status("/v3beta/kv/range", Method::GET), Some(StatusCode::NOT_IMPLEMENTED));
+        assert_eq!(status("/v3/kv/nope", Method::POST), Some(StatusCode::NOT_FOUND));
+        assert_eq!(status("/v3alpha/kv/range", Method::POST), None);
     }
 
     #[test]

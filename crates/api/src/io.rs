@@ -138,6 +138,16 @@ pub enum Accepted {
     Unix(std::os::unix::net::UnixStream),
 }
 
+impl Accepted {
+    /// The address of the other end; a Unix socket's has none.
+    pub fn peer(&self) -> Option<std::net::SocketAddr> {
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
 macro_rules! each {
     ($self:ident, $stream:ident => $call:expr) => {
         match $self.get_mut() {

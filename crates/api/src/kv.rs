@@ -1,23 +1,22 @@
 //! KV: ranges are read here, everything that changes something goes through the log.
 
 use bytes::Bytes;
-use dolmen_machine::Response;
 use dolmen_machine::txn::{self, ReadError, range_options};
 use dolmen_mvcc::{RangeError, RangeOptions, RangeResult, Reader, key_of};
 use dolmen_proto::etcdserverpb::alarm_request::AlarmAction;
-use dolmen_proto::etcdserverpb::{
-    AlarmRequest, AlarmType, DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, TxnResponse,
-};
+use dolmen_proto::etcdserverpb::{AlarmRequest, AlarmType, RangeRequest, TxnRequest, TxnResponse};
 use dolmen_types::KeyRange;
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::body::Emitter;
+use crate::answer::{Answer, Answers};
+use crate::call::Call;
 use crate::encode::{Command, RangeBody};
-use crate::frame::{decode, frame};
+use crate::frame::decode;
 use crate::maintenance::DEFAULT_QUOTA_BYTES;
-use crate::server::{Deadline, Local, unexpected_reply};
-use crate::stats::{CallGuard, REQUEST_TYPES};
+use crate::propose::{Logged, agree};
+use crate::server::{Deadline, Local};
+use crate::stats::{RequestType, Timed};
 use crate::status::{self, Code, Status};
 use crate::validate;
 
@@ -26,39 +25,21 @@ const PAGE: i64 = 1000;
 /// Keys in the first message of a stream.
 const FIRST_STREAM_CHUNK: i64 = 10;
 
-/// Times a request for `etcd_server_request_duration_seconds`.
-pub struct Timed<'a> {
-    local: &'a Local,
-    kind: usize,
-    since: Instant,
-}
-
-impl<'a> Timed<'a> {
-    /// `kind`: one of [`REQUEST_TYPES`].
-    pub fn start(local: &'a Local, kind: &'static str) -> Self {
-        let kind = REQUEST_TYPES.iter().position(|known| *known == kind).expect("a kind from the list");
-        Self { local, kind, since: Instant::now() }
-    }
-
-    pub fn end<T>(self, result: &Result<T, Status>) {
-        self.local.stats.requests[self.kind][usize::from(result.is_ok())].observe(self.since.elapsed());
-    }
-}
-
 /// # Errors
 /// An invalid request, a revision out of bounds, or no confirmation in time.
-pub async fn range(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+pub async fn range(call: &Call, message: Bytes) -> Result<Answer, Status> {
+    let local = &*call.local;
     let request: RangeRequest = decode(message)?;
     if !request.serializable && local.node().status().is_learner {
         return Err(status::NOT_SUPPORTED_FOR_LEARNER);
     }
     validate::range(&request)?;
-    let timed = Timed::start(local, "Range");
-    let result = read_range(local, &request, deadline).await;
+    let timed = Timed::start(&local.stats, RequestType::Range);
+    let result = read_range(local, &request, call.deadline).await;
     timed.end(&result);
     let result = result?;
     let header = Some(local.header(result.revision));
-    Ok(RangeBody { header, kvs: &result.kvs, more: result.more, count: result.count }.frames())
+    Ok(RangeBody { header, kvs: &result.kvs, more: result.more, count: result.count }.answer())
 }
 
 /// Reads after confirming, if the request asks for that.
@@ -132,17 +113,12 @@ fn after(keys: &KeyRange, kv: &Bytes) -> Option<KeyRange> {
 ///
 /// # Errors
 /// As [`range`]; compaction in the middle.
-pub async fn range_stream(
-    local: &Local,
-    message: Bytes,
-    deadline: Deadline,
-    emitter: &Emitter,
-    call: &CallGuard,
-) -> Result<(), Status> {
+pub async fn range_stream(call: &Call, message: Bytes, answers: &Answers) -> Result<(), Status> {
+    let local = &*call.local;
     let request: RangeRequest = decode(message)?;
     validate::range_stream(&request)?;
     if !request.serializable {
-        local.read_index(deadline).await?;
+        local.read_index(call.deadline).await?;
     }
     let reader = local.node().reader();
     let mut keys = KeyRange::parse(request.key.clone(), request.range_end.clone());
@@ -150,7 +126,9 @@ pub async fn range_stream(
     if request.count_only {
         let result = reader.range(&keys, &options)?;
         let header = Some(local.header(result.revision));
-        return send(emitter, call, RangeBody { header, kvs: &[], more: false, count: result.count }).await;
+        let body = RangeBody { header, kvs: &[], more: false, count: result.count };
+        answers.send(body.stream_answer()).await;
+        return Ok(());
     }
     let limit = if request.limit > 0 { request.limit } else { i64::MAX };
     options.limit = FIRST_STREAM_CHUNK.min(limit);
@@ -170,23 +148,16 @@ pub async fn range_stream(
         let rest = if chunk.more { chunk.kvs.last().and_then(|kv| after(&keys, kv)) } else { None };
         let Some(rest) = rest.filter(|_| sent < limit) else {
             let header = Some(local.header(header_revision));
-            return send(emitter, call, RangeBody { header, kvs: &chunk.kvs, more: chunk.more, count: total }).await;
+            let body = RangeBody { header, kvs: &chunk.kvs, more: chunk.more, count: total };
+            answers.send(body.stream_answer()).await;
+            return Ok(());
         };
         let body = RangeBody { header: None, kvs: &chunk.kvs, more: false, count: 0 };
         options.limit = next_chunk(options.limit, body.encoded_len(), local.config().max_request_bytes);
         options.limit = options.limit.min(limit - sent);
         keys = rest;
-        send(emitter, call, body).await?;
+        answers.send(body.stream_answer()).await;
     }
-}
-
-async fn send(emitter: &Emitter, call: &CallGuard, body: RangeBody<'_>) -> Result<(), Status> {
-    let pieces = body.stream_frames();
-    call.sent(1, pieces.iter().map(|piece| piece.len() as u64).sum());
-    for piece in pieces {
-        emitter.send(piece).await;
-    }
-    Ok(())
 }
 
 /// Keys for the next message: aims at messages between half and twice the request limit.
@@ -201,64 +172,21 @@ fn next_chunk(limit: i64, bytes: usize, target: usize) -> i64 {
 }
 
 /// # Errors
-/// No space left, an invalid request, or the outcome of the log.
-pub async fn put(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
-    let request: PutRequest = decode(message.clone())?;
-    check_quota(local, || validate::put_cost(&request))?;
-    validate::put(&request)?;
-    drop(request);
-    let timed = Timed::start(local, "Put");
-    let result = local.propose(Command::Put, &message, deadline).await;
-    timed.end(&result);
-    match result? {
-        Response::Put(mut response) => {
-            local.fill(&mut response.header);
-            Ok(vec![frame(&response)])
-        }
-        _ => Err(unexpected_reply()),
-    }
-}
-
-/// # Errors
-/// An invalid request, or the outcome of the log.
-pub async fn delete_range(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
-    let request: DeleteRangeRequest = decode(message.clone())?;
-    validate::delete_range(&request)?;
-    let timed = Timed::start(local, "DeleteRange");
-    let result = local.propose(Command::DeleteRange, &message, deadline).await;
-    timed.end(&result);
-    match result? {
-        Response::DeleteRange(mut response) => {
-            local.fill(&mut response.header);
-            Ok(vec![frame(&response)])
-        }
-        _ => Err(unexpected_reply()),
-    }
-}
-
-/// # Errors
 /// No space left, an invalid request, or the outcome of the log or, when nothing can change, of the read.
-pub async fn txn(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+pub async fn txn(call: &Call, message: Bytes) -> Result<Answer, Status> {
+    let local = &*call.local;
     let request: TxnRequest = decode(message.clone())?;
-    check_quota(local, || validate::txn_cost(&request))?;
-    validate::txn(&request, local.config().max_txn_ops)?;
-    let mut response = if validate::is_read_only(&request) {
-        let timed = Timed::start(local, "ReadonlyTxn");
-        let result = read_only_txn(local, &request, deadline).await;
-        timed.end(&result);
-        result?
-    } else {
+    request.check(call)?;
+    if !validate::is_read_only(&request) {
         drop(request);
-        let timed = Timed::start(local, "Txn");
-        let result = local.propose(Command::Txn, &message, deadline).await;
-        timed.end(&result);
-        match result? {
-            Response::Txn(response) => response,
-            _ => return Err(unexpected_reply()),
-        }
-    };
+        return agree::<TxnRequest>(call, &message).await;
+    }
+    let timed = Timed::start(&local.stats, RequestType::ReadonlyTxn);
+    let result = read_only_txn(local, &request, call.deadline).await;
+    timed.end(&result);
+    let mut response = result?;
     local.fill(&mut response.header);
-    Ok(vec![frame(&response)])
+    Ok(Answer::new(&response))
 }
 
 async fn read_only_txn(local: &Local, request: &TxnRequest, deadline: Deadline) -> Result<TxnResponse, Status> {
@@ -270,22 +198,6 @@ async fn read_only_txn(local: &Local, request: &TxnRequest, deadline: Deadline) 
         Ok(response) => Ok(response),
         Err(ReadError::Outcome(error)) => Err(error.into()),
         Err(error @ ReadError::Log(_)) => Err(Status::owned(Code::Unknown, error.to_string())),
-    }
-}
-
-/// # Errors
-/// The outcome of the log.
-pub async fn compact(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
-    let _: dolmen_proto::etcdserverpb::CompactionRequest = decode(message.clone())?;
-    let timed = Timed::start(local, "Compaction");
-    let result = local.propose(Command::Compaction, &message, deadline).await;
-    timed.end(&result);
-    match result? {
-        Response::Compaction(mut response) => {
-            local.fill(&mut response.header);
-            Ok(vec![frame(&response)])
-        }
-        _ => Err(unexpected_reply()),
     }
 }
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use dolmen_machine::{ApplyError, Response};
+use dolmen_machine::ApplyError;
 use dolmen_node::{Reply, Request, RequestError};
 use dolmen_proto::etcdserverpb::{
-    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesResponse, LeaseRevokeRequest,
+    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest, LeaseLeasesResponse,
     LeaseStatus, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 use dolmen_proto::leasepb::{LeaseInternalRequest, LeaseInternalResponse};
@@ -15,77 +15,53 @@ use dolmen_types::{LeaseId, MemberId};
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::body::Emitter;
-use crate::encode::Command;
-use crate::frame::{MessageReader, decode, frame};
-use crate::kv::{Timed, check_quota};
-use crate::server::{Deadline, Local, refusal, unexpected_reply, within};
-use crate::stats::CallGuard;
+use crate::answer::{Answer, Answers};
+use crate::call::Call;
+use crate::frame::{MessageReader, decode};
+use crate::propose::{Logged, agree};
+use crate::server::{Local, refusal, within};
 use crate::status::{self, Status};
-use crate::validate;
 
 /// Between two tries to reach a leader.
 const RETRY: Duration = Duration::from_millis(50);
 
 /// # Errors
 /// No space left, or the outcome of the log.
-pub async fn grant(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+pub async fn grant(call: &Call, message: Bytes) -> Result<Answer, Status> {
     let mut request: LeaseGrantRequest = decode(message)?;
-    check_quota(local, || validate::LEASE_GRANT_COST)?;
+    request.check(call)?;
     while request.id == 0 {
         // Positive, as clients print it in hexadecimal and expect.
-        request.id = (local.node().next_id() & i64::MAX as u64) as i64;
+        request.id = (call.local.node().next_id() & i64::MAX as u64) as i64;
     }
-    let timed = Timed::start(local, "LeaseGrant");
-    let result = local.propose(Command::LeaseGrant, &request.encode_to_vec(), deadline).await;
-    timed.end(&result);
-    match result? {
-        Response::LeaseGrant(mut response) => {
-            local.fill(&mut response.header);
-            Ok(vec![frame(&response)])
-        }
-        _ => Err(unexpected_reply()),
-    }
-}
-
-/// # Errors
-/// The outcome of the log.
-pub async fn revoke(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
-    let _: LeaseRevokeRequest = decode(message.clone())?;
-    let timed = Timed::start(local, "LeaseRevoke");
-    let result = local.propose(Command::LeaseRevoke, &message, deadline).await;
-    timed.end(&result);
-    match result? {
-        Response::LeaseRevoke(mut response) => {
-            local.fill(&mut response.header);
-            Ok(vec![frame(&response)])
-        }
-        _ => Err(unexpected_reply()),
-    }
+    agree::<LeaseGrantRequest>(call, &request.encode_to_vec()).await
 }
 
 /// The leases known here, without asking anybody.
 ///
 /// # Errors
 /// When the server stops.
-pub async fn leases(local: &Local, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+pub async fn leases(call: &Call, message: Bytes) -> Result<Answer, Status> {
+    let _: LeaseLeasesRequest = decode(message)?;
+    let local = &*call.local;
     let answer = local.mailbox.call(local.node(), Request::Leases);
-    let ids = match within(deadline, status::DEADLINE_EXCEEDED, answer).await? {
+    let ids = match within(call.deadline, status::DEADLINE_EXCEEDED, answer).await? {
         Reply::Leases(ids) => ids,
         other => return Err(refusal(other)),
     };
     let leases = ids.into_iter().map(|id| LeaseStatus { id }).collect();
-    Ok(vec![frame(&LeaseLeasesResponse { header: Some(local.header(0)), leases })])
+    Ok(Answer::new(&LeaseLeasesResponse { header: Some(local.header(0)), leases }))
 }
 
 /// An unknown lease is no error: its TTL is -1.
 ///
 /// # Errors
 /// No leader reached in time.
-pub async fn time_to_live(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+pub async fn time_to_live(call: &Call, message: Bytes) -> Result<Answer, Status> {
+    let local = &*call.local;
     let request: LeaseTimeToLiveRequest = decode(message)?;
     let late = status::DEADLINE_EXCEEDED;
-    let mut response = match within(deadline, late, ask_time_to_live(local, request)).await? {
+    let mut response = match within(call.deadline, late, ask_time_to_live(local, request)).await? {
         Ok(response) => response,
         Err(RequestError::Apply(ApplyError::LeaseNotFound)) => {
             LeaseTimeToLiveResponse { id: request.id, ttl: -1, ..Default::default() }
@@ -94,7 +70,7 @@ pub async fn time_to_live(local: &Local, message: Bytes, deadline: Deadline) -> 
     };
     // A forwarded answer comes with no header of its own, or an empty one.
     response.header = Some(local.header(0));
-    Ok(vec![frame(&response)])
+    Ok(Answer::new(&response))
 }
 
 async fn ask_time_to_live(
@@ -199,21 +175,15 @@ async fn retry(give_up: Instant) -> Result<(), RequestError> {
 ///
 /// # Errors
 /// A broken stream, or no leader reached in time.
-pub async fn keep_alive(
-    local: &Local,
-    mut requests: MessageReader,
-    emitter: &Emitter,
-    call: &CallGuard,
-) -> Result<(), Status> {
+pub async fn keep_alive(call: &Call, mut requests: MessageReader, answers: &Answers) -> Result<(), Status> {
+    let local = &*call.local;
     while let Some(message) = requests.next().await? {
-        call.received(message.len() as u64);
+        answers.received(message.len() as u64);
         let request: LeaseKeepAliveRequest = decode(message)?;
         // Before the renewal: a revision told afterwards could be one at which the lease is gone already.
         let header = Some(local.header(0));
         let ttl = renew(local, request.id).await?;
-        let answer = frame(&LeaseKeepAliveResponse { header, id: request.id, ttl });
-        call.sent(1, answer.len() as u64);
-        emitter.send(answer).await;
+        answers.send(Answer::new(&LeaseKeepAliveResponse { header, id: request.id, ttl })).await;
     }
     Ok(())
 }

@@ -5,10 +5,11 @@
 //!
 //! ```text
 //! edge        sockets, TLS, HTTP/2 or HTTP/1, one runtime for each core
-//!  dispatch   which method, which client, is there a leader; message in, pieces out
-//!   kv, lease, watch, maintenance, cluster, health      the services
+//!  dispatch   message in, framed answer out       call   who calls, until when; is there a leader
+//!   methods    which handler serves which method, and who may call it
+//!   kv, lease, watch, maintenance, cluster, health      the services; propose, what of them goes through the log
 //!    validate     what a request must be           status    what failures are called
-//!    completion   how answers come back            encode, frame, body   how answers go out
+//!    completion   how answers come back            answer, encode, frame, body   how answers go out
 //!  http_mux   version, health, metrics             peer_http  what other members ask over HTTP
 //! ```
 //!
@@ -29,7 +30,9 @@
 // At the edge the clock and the file system are real.
 #![allow(clippy::disallowed_methods)]
 
+mod answer;
 mod body;
+mod call;
 mod cluster;
 mod completion;
 mod dispatch;
@@ -45,12 +48,15 @@ mod maintenance;
 mod methods;
 mod peer_http;
 pub mod prometheus;
+mod propose;
 mod server;
 mod stats;
 pub mod status;
 mod validate;
 mod watch;
 
+pub use call::{Caller, Transport};
 pub use edge::{Edge, ListenSocket, Listener, Mode, Options, Runtimes, give_back, serve};
+pub use methods::{Access, Info, Kind, METHODS};
 pub use peer_http::{PeerHttp, PeerRequest, PeerResponse};
 pub use server::{Config, ExtraMetrics, LeaseForwarder, PeerAnswer};

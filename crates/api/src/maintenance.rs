@@ -4,23 +4,22 @@ use std::io::{self, Write};
 
 use bytes::{Bytes, BytesMut};
 use dolmen_bolt::{BoltWriter, Plan, Source};
-use dolmen_machine::Response;
 use dolmen_mvcc::RangeError;
 use dolmen_node::{Reply, Request};
 use dolmen_proto::etcdserverpb::alarm_request::AlarmAction;
 use dolmen_proto::etcdserverpb::{
-    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentResponse, DowngradeInfo, HashKvRequest,
-    HashKvResponse, HashResponse, MoveLeaderRequest, MoveLeaderResponse, SnapshotResponse, StatusResponse,
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse, DowngradeInfo,
+    HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest, MoveLeaderResponse, SnapshotRequest,
+    SnapshotResponse, StatusRequest, StatusResponse,
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
-use crate::body::Emitter;
-use crate::encode::Command;
-use crate::frame::{decode, frame};
-use crate::kv::Timed;
-use crate::server::{Deadline, Local, refusal, unexpected_reply, within};
-use crate::stats::CallGuard;
+use crate::answer::{Answer, Answers};
+use crate::call::Call;
+use crate::frame::decode;
+use crate::propose::agree;
+use crate::server::{Local, refusal, within};
 use crate::status::{self, Code, Status};
 
 /// What a quota of 0 means.
@@ -36,7 +35,12 @@ pub fn db_size(sizes: &dolmen_revlog::Sizes) -> u64 {
 }
 
 /// Served by every member, learners and members without a leader too.
-pub fn status(local: &Local) -> Vec<Bytes> {
+///
+/// # Errors
+/// A request that cannot be decoded.
+pub async fn status(call: &Call, message: Bytes) -> Result<Answer, Status> {
+    let _: StatusRequest = decode(message)?;
+    let local = &*call.local;
     let node = local.node();
     let now = node.status();
     let sizes = node.reader().sizes();
@@ -61,7 +65,7 @@ pub fn status(local: &Local) -> Vec<Bytes> {
         db_size_quota: if quota == 0 { DEFAULT_QUOTA_BYTES } else { quota },
         downgrade_info: Some(DowngradeInfo::default()),
     };
-    vec![frame(&response)]
+    Ok(Answer::new(&response))
 }
 
 /// The text form of an alarm, as Go prints the message.
@@ -83,60 +87,56 @@ fn alarm_text(alarm: &AlarmMember) -> String {
 
 /// # Errors
 /// The outcome of the log, when something is to be raised or lifted.
-pub async fn alarm(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+pub async fn alarm(call: &Call, message: Bytes) -> Result<Answer, Status> {
     let request: AlarmRequest = decode(message.clone())?;
-    let mut response = if request.action == AlarmAction::Get as i32 {
-        let answer = local.mailbox.call(local.node(), Request::Alarms);
-        let mut alarms = match within(deadline, status::DEADLINE_EXCEEDED, answer).await? {
-            Reply::Alarms(alarms) => alarms,
-            other => return Err(refusal(other)),
-        };
-        if request.alarm != AlarmType::None as i32 {
-            alarms.retain(|alarm| alarm.alarm == request.alarm);
-        }
-        AlarmResponse { header: None, alarms }
-    } else {
-        let timed = Timed::start(local, "Alarm");
-        let result = local.propose(Command::Alarm, &message, deadline).await;
-        timed.end(&result);
-        match result? {
-            Response::Alarm(response) => response,
-            _ => return Err(unexpected_reply()),
-        }
+    if request.action != AlarmAction::Get as i32 {
+        return agree::<AlarmRequest>(call, &message).await;
+    }
+    let local = &*call.local;
+    let answer = local.mailbox.call(local.node(), Request::Alarms);
+    let mut alarms = match within(call.deadline, status::DEADLINE_EXCEEDED, answer).await? {
+        Reply::Alarms(alarms) => alarms,
+        other => return Err(refusal(other)),
     };
-    local.fill(&mut response.header);
-    Ok(vec![frame(&response)])
+    if request.alarm != AlarmType::None as i32 {
+        alarms.retain(|alarm| alarm.alarm == request.alarm);
+    }
+    Ok(Answer::new(&AlarmResponse { header: Some(local.header(0)), alarms }))
 }
 
 /// Asks for a pass of space reclaim and returns at once: nothing waits for it here.
 ///
 /// # Errors
 /// When the server stops.
-pub async fn defragment(local: &Local, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
-    local.done(Request::Defragment, deadline, status::DEADLINE_EXCEEDED).await?;
-    Ok(vec![frame(&DefragmentResponse { header: None })])
+pub async fn defragment(call: &Call, message: Bytes) -> Result<Answer, Status> {
+    let _: DefragmentRequest = decode(message)?;
+    call.local.done(Request::Defragment, call.deadline, status::DEADLINE_EXCEEDED).await?;
+    Ok(Answer::new(&DefragmentResponse { header: None }))
 }
 
 /// # Errors
 /// Not the leader; a target that cannot lead; the caller's deadline.
-pub async fn move_leader(local: &Local, message: Bytes, deadline: Deadline) -> Result<Vec<Bytes>, Status> {
+pub async fn move_leader(call: &Call, message: Bytes) -> Result<Answer, Status> {
+    let local = &*call.local;
     let request: MoveLeaderRequest = decode(message)?;
     if !local.node().status().is_leader() {
         return Err(status::NOT_LEADER);
     }
     let ask = Request::MoveLeader { target: request.target_id };
-    local.done(ask, deadline, status::TIMEOUT_LEADER_TRANSFER).await?;
-    Ok(vec![frame(&MoveLeaderResponse { header: None })])
+    local.done(ask, call.deadline, status::TIMEOUT_LEADER_TRANSFER).await?;
+    Ok(Answer::new(&MoveLeaderResponse { header: None }))
 }
 
 /// # Errors
 /// A store that cannot be read.
-pub async fn hash(local: &Local) -> Result<Vec<Bytes>, Status> {
+pub async fn hash(call: &Call, message: Bytes) -> Result<Answer, Status> {
+    let _: HashRequest = decode(message)?;
+    let local = &*call.local;
     let revision = local.node().reader().revision();
     let source = snapshot_source(local).await?;
     let hash = local.blocking(move || dolmen_mvcc::hash_all(&*source)).await?;
     let hash = hash.map_err(|error| Status::owned(Code::Unknown, error.to_string()))?;
-    Ok(vec![frame(&HashResponse { header: Some(local.header(revision)), hash })])
+    Ok(Answer::new(&HashResponse { header: Some(local.header(revision)), hash }))
 }
 
 /// A pinned view of everything.
@@ -149,11 +149,11 @@ async fn snapshot_source(local: &Local) -> Result<Box<dyn Source + Send>, Status
 
 /// # Errors
 /// A revision that is compacted or yet to come.
-pub async fn hash_kv(local: &Local, message: Bytes) -> Result<Vec<Bytes>, Status> {
+pub async fn hash_kv(call: &Call, message: Bytes) -> Result<Answer, Status> {
     let request: HashKvRequest = decode(message)?;
-    let mut response = hash_at(local, request.revision).await??;
-    local.fill(&mut response.header);
-    Ok(vec![frame(&response)])
+    let mut response = hash_at(&call.local, request.revision).await??;
+    call.local.fill(&mut response.header);
+    Ok(Answer::new(&response))
 }
 
 /// The hash of all revisions up to `revision` (0: the current one). The header holds the current revision only.
@@ -176,14 +176,15 @@ pub async fn hash_at(local: &Local, revision: i64) -> Result<Result<HashKvRespon
 ///
 /// # Errors
 /// A store that cannot be read.
-pub async fn snapshot(local: &Local, emitter: &Emitter, call: &CallGuard) -> Result<(), Status> {
+pub async fn snapshot(call: &Call, message: Bytes, answers: &Answers) -> Result<(), Status> {
+    let _: SnapshotRequest = decode(message)?;
+    let local = &*call.local;
     let source = snapshot_source(local).await?;
     let version = local.node().members().storage_version.clone().unwrap_or_default();
     let (sender, mut pieces) = mpsc::channel(SNAPSHOT_AHEAD);
     let writing = tokio::task::spawn_blocking(move || write_snapshot(&*source, sender, version));
     while let Some(piece) = pieces.recv().await {
-        call.sent(1, piece.len() as u64);
-        emitter.send(piece).await;
+        answers.send(piece).await;
     }
     match writing.await {
         Ok(Ok(())) => Ok(()),
@@ -192,7 +193,7 @@ pub async fn snapshot(local: &Local, emitter: &Emitter, call: &CallGuard) -> Res
     }
 }
 
-fn write_snapshot(source: &(dyn Source + Send), sender: mpsc::Sender<Bytes>, version: String) -> Result<(), String> {
+fn write_snapshot(source: &(dyn Source + Send), sender: mpsc::Sender<Answer>, version: String) -> Result<(), String> {
     let plan = Plan::new(source).map_err(|error| error.to_string())?;
     let chunks = Chunks {
         sender,
@@ -209,7 +210,7 @@ fn write_snapshot(source: &(dyn Source + Send), sender: mpsc::Sender<Bytes>, ver
 
 /// Cuts a file into messages.
 struct Chunks {
-    sender: mpsc::Sender<Bytes>,
+    sender: mpsc::Sender<Answer>,
     version: String,
     /// Bytes of the file not sent yet.
     remaining: u64,
@@ -231,7 +232,7 @@ impl Chunks {
     fn send(&mut self, blob: Bytes) -> io::Result<()> {
         let message =
             SnapshotResponse { header: None, remaining_bytes: self.remaining, blob, version: self.version.clone() };
-        self.sender.blocking_send(frame(&message)).map_err(|_| io::Error::other("the caller has gone"))
+        self.sender.blocking_send(Answer::new(&message)).map_err(|_| io::Error::other("the caller has gone"))
     }
 }
 
@@ -268,7 +269,7 @@ mod tests {
         write_snapshot(&source, sender, "3.7.0".into()).unwrap();
         let mut messages = Vec::new();
         while let Ok(piece) = receiver.try_recv() {
-            messages.push(SnapshotResponse::decode(&piece[crate::frame::PREFIX..]).unwrap());
+            messages.push(SnapshotResponse::decode(&piece.message()[..]).unwrap());
         }
         let digest = messages.pop().unwrap();
         let file = messages.iter().map(|message| message.blob.clone()).collect::<Vec<_>>().concat();

@@ -13,7 +13,7 @@ use crate::health::Probe;
 use crate::maintenance::{DEFAULT_QUOTA_BYTES, db_size};
 use crate::methods::METHODS;
 use crate::server::Server;
-use crate::stats::{HistogramSum, REQUEST_TYPES};
+use crate::stats::{HistogramSum, RequestType};
 use crate::status::Code;
 
 /// A page in the making.
@@ -312,12 +312,12 @@ fn edge(page: &mut Page, server: &Server) {
         |read: &dyn Fn(&crate::stats::Stats) -> u64| server.stats.iter().map(|stats| read(stats)).sum::<u64>() as f64;
     let name = "etcd_server_request_duration_seconds";
     page.family(name, Histogram, "Response latency of requests in seconds.");
-    for (kind, kind_name) in REQUEST_TYPES.iter().enumerate() {
+    for kind in RequestType::ALL {
         for (success, success_name) in ["false", "true"].into_iter().enumerate() {
             let mut total = HistogramSum::default();
-            server.stats.iter().for_each(|stats| stats.requests[kind][success].add_to(&mut total));
+            server.stats.iter().for_each(|stats| stats.requests[kind as usize][success].add_to(&mut total));
             if total.counts.iter().any(|count| *count > 0) {
-                stats_histogram(page, name, &[("success", success_name), ("type", kind_name)], &total);
+                stats_histogram(page, name, &[("success", success_name), ("type", kind.name())], &total);
             }
         }
     }

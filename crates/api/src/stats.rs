@@ -4,9 +4,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::methods::{METHODS, Method};
-use crate::status::Code;
+use crate::status::{Code, Status};
 
 /// A count that only its own runtime adds to.
 #[derive(Default)]
@@ -85,9 +86,65 @@ pub type RequestHistogram = Histogram<1000, 14>;
 /// etcd's buckets of `etcd_server_range_duration_seconds`.
 pub type RangeHistogram = Histogram<100, 20>;
 
-/// Kinds of requests that `etcd_server_request_duration_seconds` tells apart.
-pub const REQUEST_TYPES: [&str; 9] =
-    ["Range", "ReadonlyTxn", "Put", "DeleteRange", "Txn", "Compaction", "LeaseGrant", "LeaseRevoke", "Alarm"];
+/// What `etcd_server_request_duration_seconds` tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestType {
+    Range,
+    ReadonlyTxn,
+    Put,
+    DeleteRange,
+    Txn,
+    Compaction,
+    LeaseGrant,
+    LeaseRevoke,
+    Alarm,
+}
+
+impl RequestType {
+    pub const ALL: [Self; 9] = [
+        Self::Range,
+        Self::ReadonlyTxn,
+        Self::Put,
+        Self::DeleteRange,
+        Self::Txn,
+        Self::Compaction,
+        Self::LeaseGrant,
+        Self::LeaseRevoke,
+        Self::Alarm,
+    ];
+
+    /// As metrics label it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Range => "Range",
+            Self::ReadonlyTxn => "ReadonlyTxn",
+            Self::Put => "Put",
+            Self::DeleteRange => "DeleteRange",
+            Self::Txn => "Txn",
+            Self::Compaction => "Compaction",
+            Self::LeaseGrant => "LeaseGrant",
+            Self::LeaseRevoke => "LeaseRevoke",
+            Self::Alarm => "Alarm",
+        }
+    }
+}
+
+/// Times a request for `etcd_server_request_duration_seconds`.
+pub struct Timed<'a> {
+    stats: &'a Stats,
+    kind: RequestType,
+    since: Instant,
+}
+
+impl<'a> Timed<'a> {
+    pub fn start(stats: &'a Stats, kind: RequestType) -> Self {
+        Self { stats, kind, since: Instant::now() }
+    }
+
+    pub fn end<T>(self, result: &Result<T, Status>) {
+        self.stats.requests[self.kind as usize][usize::from(result.is_ok())].observe(self.since.elapsed());
+    }
+}
 
 /// Calls of one method.
 #[derive(Default)]
@@ -109,8 +166,8 @@ pub struct Stats {
     pub methods: Vec<MethodStats>,
     pub received_bytes: Counter,
     pub sent_bytes: Counter,
-    /// By [`REQUEST_TYPES`], then failed and succeeded.
-    pub requests: [[RequestHistogram; 2]; REQUEST_TYPES.len()],
+    /// By [`RequestType`], then failed and succeeded.
+    pub requests: [[RequestHistogram; 2]; RequestType::ALL.len()],
     /// Failed and succeeded.
     pub ranges: [RangeHistogram; 2],
     pub read_index_failures: Counter,
@@ -219,6 +276,13 @@ mod tests {
         assert_eq!(sum.counts[..4], [2, 1, 1, 0]);
         assert_eq!(sum.counts[14], 1);
         assert!((sum.sum_seconds - 9.006).abs() < 1e-9);
+    }
+
+    #[test]
+    fn request_types_stand_in_their_own_order() {
+        for (index, kind) in RequestType::ALL.into_iter().enumerate() {
+            assert_eq!((kind as usize, format!("{kind:?}").as_str()), (index, kind.name()));
+        }
     }
 
     #[test]

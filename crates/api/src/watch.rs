@@ -17,11 +17,11 @@ use dolmen_proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
 use dolmen_types::KeyRange;
 use dolmen_watch::{CloseReason, CreateRequest, Frame, Limits, Outbox, StreamId};
 
-use crate::body::Emitter;
+use crate::answer::Answers;
+use crate::call::Call;
 use crate::completion::Bell;
 use crate::frame::{MessageReader, PREFIX, decode, put_prefix};
 use crate::server::Local;
-use crate::stats::CallGuard;
 use crate::status::{self, Status};
 
 /// Responses taken from the outbox at a time.
@@ -108,13 +108,8 @@ enum Event {
 ///
 /// # Errors
 /// A broken stream; the member stops or, by the hub's judgement, has no leader.
-pub async fn watch(
-    local: &Local,
-    mut requests: MessageReader,
-    emitter: &Emitter,
-    call: &CallGuard,
-) -> Result<(), Status> {
-    let stream = Stream::open(local);
+pub async fn watch(call: &Call, mut requests: MessageReader, answers: &Answers) -> Result<(), Status> {
+    let stream = Stream::open(&call.local);
     loop {
         let event = {
             let mut next = pin!(requests.next());
@@ -132,13 +127,13 @@ pub async fn watch(
         };
         match event {
             Event::Request(Ok(Some(message))) => {
-                call.received((PREFIX + message.len()) as u64);
+                answers.received((PREFIX + message.len()) as u64);
                 stream.request(message)?;
             }
             Event::Request(Ok(None)) => return Ok(()),
             Event::Request(Err(status)) => return Err(status),
             Event::Responses => {
-                if let Some(reason) = forward(&stream, emitter, call).await {
+                if let Some(reason) = forward(&stream, answers).await {
                     return match reason {
                         CloseReason::Finished => Ok(()),
                         CloseReason::NoLeader => Err(status::NO_LEADER),
@@ -151,7 +146,7 @@ pub async fn watch(
 }
 
 /// Sends everything that waits. Why no more will come, if so.
-async fn forward(stream: &Stream<'_>, emitter: &Emitter, call: &CallGuard) -> Option<CloseReason> {
+async fn forward(stream: &Stream<'_>, answers: &Answers) -> Option<CloseReason> {
     loop {
         // Before the drain, so that nothing queued ahead of the closing is missed.
         let closed = stream.outbox.closed();
@@ -160,9 +155,9 @@ async fn forward(stream: &Stream<'_>, emitter: &Emitter, call: &CallGuard) -> Op
         let (messages, mut bytes) = (frames.len() as u64, 0);
         for piece in gather(frames) {
             bytes += piece.len() as u64;
-            emitter.send(piece).await;
+            answers.send_framed(piece).await;
         }
-        call.sent(messages, bytes);
+        answers.sent(messages, bytes);
         if !more {
             return closed;
         }
