@@ -81,7 +81,7 @@ pub(crate) fn hash_kv(shared: &Arc<Shared>, asked: i64) -> Result<HashKv, RangeE
     }
     let revision = if asked == 0 { current } else { asked };
     let capture = inner.capture();
-    let _pin = shared.pin(compact);
+    let _pin = shared.pin(&inner, compact);
     drop(inner);
     let mut hasher = Hasher::new();
     if revision > 0 {
@@ -123,7 +123,8 @@ impl CompactionHash {
     /// Reads the store up to the compaction's revision. For a background thread.
     ///
     /// # Errors
-    /// `Compacted` when a snapshot was installed meanwhile; anything else means the store is damaged.
+    /// `Compacted` when a snapshot was installed meanwhile and nothing had been compacted before; anything else means the
+    /// store is damaged.
     pub fn run(self) -> Result<HashKv, RangeError> {
         let (revision, previous) = (self.revision, self.capture.compact);
         // etcd's compaction keeps a tombstone at its very revision, so any change made there fills its keep set.

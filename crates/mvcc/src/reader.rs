@@ -12,7 +12,7 @@ use crate::kv::{KeyValueRef, key_of};
 use crate::range::{Collector, Meta, RangeError, RangeOptions, RangeResult, bounds, resolve};
 use crate::snapshot::SnapshotSource;
 use crate::state::{Found, Slot};
-use crate::store::{Capture, Inner, Pin, Shared};
+use crate::store::{Capture, IndexOf, Pin, Shared};
 use crate::txn::check_revision;
 
 /// Keys looked at in one hold of the lock; the writer waits no longer than that takes.
@@ -132,28 +132,23 @@ impl Reader {
         }
         let mut collector = Collector::new(options);
         let mut next = collector.gather(&inner.index, &low, high.as_deref(), at, CHUNK, |rev| inner.pending(rev));
-        let (view, epoch) = (inner.log.view(), inner.epoch);
-        // While pinned, nothing that can be seen at `at` is reported dead, so the log goes on holding it. Without a pin the
-        // view does the same for what was gathered by now.
-        let _pin = next.is_some().then(|| self.shared.pin(at));
+        // While pinned, nothing that can be seen at `at` is reported dead, so the log goes on holding it, and the index stays
+        // should a snapshot come in between. Without a pin the view does the same for what was gathered by now.
+        let _pin = next.is_some().then(|| self.shared.pin(&inner, at));
+        let capture = if next.is_some() { inner.capture() } else { inner.capture_log() };
         drop(inner);
         while let Some(low) = next {
-            let inner = self.shared.inner.read();
-            still_there(&inner, epoch, at)?;
-            next = collector.gather(&inner.index, &low, high.as_deref(), at, CHUNK, |rev| inner.pending(rev));
+            let held = self.shared.index_of(capture.epoch)?;
+            next = collector.gather(held.index(), &low, high.as_deref(), at, CHUNK, |_| None);
         }
-        collector.finish(count, revision, |rev| match view.get(rev)? {
-            Some(payload) => Ok(payload),
-            // It was pending when the view was taken, or is a record of the snapshot that came in between.
-            None => self.log().get(rev)?.ok_or(RangeError::Lost(rev)),
-        })
+        collector.finish(count, revision, |rev| capture.get(rev)?.ok_or(RangeError::Lost(rev)))
     }
 
     /// Pins the current state for several reads that must agree: a read-only txn. Superseded revisions are not let go of
     /// while it lives, so it must not live long.
     pub fn read(&self) -> ReadTxn {
         let inner = self.shared.inner.read();
-        let pin = self.shared.pin(inner.compact);
+        let pin = self.shared.pin(&inner, inner.compact);
         ReadTxn { shared: self.shared.clone(), capture: inner.capture(), _pin: pin }
     }
 
@@ -248,14 +243,6 @@ impl Reader {
     }
 }
 
-/// Whether a read at `at`, which holds a pin, may go on: only a snapshot put in place of the store can end it.
-pub(crate) fn still_there(inner: &Inner, epoch: u64, at: i64) -> Result<(), RangeError> {
-    if inner.epoch != epoch && !(inner.compact..=inner.current).contains(&at) {
-        return Err(RangeError::Compacted);
-    }
-    Ok(())
-}
-
 /// The store at one moment, for several reads that agree.
 pub struct ReadTxn {
     shared: Arc<Shared>,
@@ -291,18 +278,18 @@ impl ReadTxn {
         let at = resolve(options.revision, revision, self.capture.compact)?;
         let mut collector = Collector::new(options);
         let count = if let KeyRange::Single(key) = range {
-            let found = self.lock(at)?.index.get(key, at);
+            let found = self.held()?.index().get(key, at);
             if let Some(found) = found.filter(|_| !options.count_only) {
                 collector.add(key, found, |_| None);
             }
             u64::from(found.is_some())
         } else {
             let (low, high) = bounds(range);
-            let count = self.lock(at)?.index.count(&low, high.as_deref(), at);
+            let count = self.held()?.index().count(&low, high.as_deref(), at);
             let mut next = Some(low).filter(|_| !options.count_only);
             while let Some(low) = next {
-                let inner = self.lock(at)?;
-                next = collector.gather(&inner.index, &low, high.as_deref(), at, CHUNK, |_| None);
+                let held = self.held()?;
+                next = collector.gather(held.index(), &low, high.as_deref(), at, CHUNK, |_| None);
             }
             count
         };
@@ -312,7 +299,7 @@ impl ReadTxn {
     /// As [`crate::Txn::for_each_meta`], at the revision of this moment. No lock is held while `visit` runs.
     ///
     /// # Errors
-    /// `Compacted` when a snapshot was installed meanwhile.
+    /// None today: what this read holds a pin of does not go away.
     pub fn for_each_meta(
         &self,
         range: &KeyRange,
@@ -322,7 +309,7 @@ impl ReadTxn {
         let (mut low, high) = bounds(range);
         loop {
             let mut metas: Vec<(Bytes, Found)> = Vec::new();
-            let _ = self.lock(at)?.index.range(&low, high.as_deref(), at, |key, found| {
+            let _ = self.held()?.index().range(&low, high.as_deref(), at, |key, found| {
                 metas.push((Bytes::copy_from_slice(key), found));
                 if metas.len() < CHUNK { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
@@ -345,17 +332,11 @@ impl ReadTxn {
     /// # Errors
     /// `Lost` and `Log`: the store is damaged.
     pub fn payload(&self, rev: Revision) -> Result<Bytes, RangeError> {
-        if let Some(payload) = self.capture.get(rev)? {
-            return Ok(payload);
-        }
-        let log = self.shared.inner.read().log.clone();
-        log.get(rev)?.ok_or(RangeError::Lost(rev))
+        self.capture.get(rev)?.ok_or(RangeError::Lost(rev))
     }
 
-    fn lock(&self, at: i64) -> Result<parking_lot::RwLockReadGuard<'_, Inner>, RangeError> {
-        let inner = self.shared.inner.read();
-        still_there(&inner, self.capture.epoch, at)?;
-        Ok(inner)
+    fn held(&self) -> Result<IndexOf<'_>, RangeError> {
+        self.shared.index_of(self.capture.epoch)
     }
 }
 
@@ -382,12 +363,9 @@ impl Shared {
         let mut kept = Kept { slots: Vec::new(), any: false };
         let mut low = Some(Bytes::new());
         while let Some(from) = low.take() {
-            let inner = self.inner.read();
-            if inner.epoch != epoch {
-                return Err(RangeError::Compacted);
-            }
+            let held = self.index_of(epoch)?;
             let mut left = CHUNK;
-            let _ = inner.index.last_at(&from, at, |key, slot| {
+            let _ = held.index().last_at(&from, at, |key, slot| {
                 kept.any |= !slot.tombstone();
                 let wanted = !slot.tombstone() || Some(slot.main()) == tombstones;
                 if wanted && slot.main() <= bound {

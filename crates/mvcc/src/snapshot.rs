@@ -32,7 +32,8 @@ const FINISHED_COMPACT: &[u8] = b"finishedCompactRev";
 
 /// The store of one moment as bbolt buckets, pinned. Give it to `dolmen_bolt`'s writer, on any thread.
 ///
-/// Making it takes no time; the first look at bucket `key` walks the index. Until then pruning is held back.
+/// Making it takes no time; the first look at bucket `key` walks the index. Until then pruning is held back, and the index
+/// kept should a snapshot be put in the store's place.
 pub struct SnapshotSource {
     shared: Arc<Shared>,
     capture: Capture,
@@ -47,7 +48,7 @@ impl SnapshotSource {
         let inner = shared.inner.read();
         let capture = inner.capture();
         let compact = inner.compact;
-        let pin = shared.pin(compact);
+        let pin = shared.pin(&inner, compact);
         drop(inner);
         let mut meta: BTreeMap<Bytes, Bytes> =
             tables.iter(Table::Meta).map(|(key, value)| (key.clone(), value.clone())).collect();

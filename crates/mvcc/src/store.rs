@@ -6,10 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dolmen_revlog::{Batch, Log, NewRecord, Recovered, TableOp, View};
 use dolmen_types::{Index as RaftIndex, LeaseId, Revision, Term};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::hash::{CompactionHash, HashKv};
 use crate::index::Index;
+use crate::range::RangeError;
 use crate::reader::Reader;
 use crate::snapshot::Restored;
 use crate::state::Slot;
@@ -62,7 +63,15 @@ impl Inner {
 
     /// All records of a moment, pinned: the log's, and those it has not been given yet.
     pub(crate) fn capture(&self) -> Capture {
-        let tail = self.pending.clone();
+        self.capture_with(self.pending.clone())
+    }
+
+    /// The records that the log has, for a caller that has looked at the others.
+    pub(crate) fn capture_log(&self) -> Capture {
+        self.capture_with(Vec::new())
+    }
+
+    fn capture_with(&self, tail: Vec<Pending>) -> Capture {
         Capture { view: self.log.view(), tail, current: self.current, compact: self.compact, epoch: self.epoch }
     }
 }
@@ -106,39 +115,85 @@ impl Capture {
 
 pub(crate) struct Shared {
     pub(crate) inner: RwLock<Inner>,
-    /// Revisions that readers hold, each with how many do. Pruning stays at or below the lowest.
-    pins: Mutex<BTreeMap<i64, usize>>,
+    /// Taken after the lock of `inner`, where both are.
+    pins: Mutex<Pins>,
     /// Hashes made at the last compactions, oldest first.
     pub(crate) hashes: Mutex<Vec<HashKv>>,
 }
 
-/// Holds a revision until dropped.
+/// What readers hold.
+#[derive(Default)]
+struct Pins {
+    /// By epoch and revision, how many do. Pruning stays at or below the lowest revision of the present epoch.
+    held: BTreeMap<(u64, i64), usize>,
+    /// Indexes that a snapshot has replaced, while a pin of their epoch is left; so there are never more than pins.
+    retired: BTreeMap<u64, Arc<Index>>,
+}
+
+impl Pins {
+    fn any(&self, epoch: u64) -> bool {
+        self.held.range((epoch, i64::MIN)..=(epoch, i64::MAX)).next().is_some()
+    }
+}
+
+/// Holds a revision, and the index to read it by, until dropped.
 pub(crate) struct Pin {
     shared: Arc<Shared>,
+    epoch: u64,
     revision: i64,
 }
 
+/// The index of an epoch: the present one under its lock, or one that a pin has kept.
+pub(crate) enum IndexOf<'a> {
+    Present(RwLockReadGuard<'a, Inner>),
+    Retired(Arc<Index>),
+}
+
+impl IndexOf<'_> {
+    pub(crate) fn index(&self) -> &Index {
+        match self {
+            Self::Present(inner) => &inner.index,
+            Self::Retired(index) => index,
+        }
+    }
+}
+
 impl Shared {
-    /// To be called while the index lock is held, and with a revision that is not compacted: pruning cannot run then.
-    pub(crate) fn pin(self: &Arc<Self>, revision: i64) -> Pin {
-        *self.pins.lock().entry(revision).or_default() += 1;
-        Pin { shared: self.clone(), revision }
+    /// `inner` shows that its lock is held, and with a revision that is not compacted pruning cannot run then.
+    pub(crate) fn pin(self: &Arc<Self>, inner: &Inner, revision: i64) -> Pin {
+        let epoch = inner.epoch;
+        *self.pins.lock().held.entry((epoch, revision)).or_default() += 1;
+        Pin { shared: self.clone(), epoch, revision }
     }
 
-    fn lowest_pin(&self) -> i64 {
-        self.pins.lock().keys().next().copied().unwrap_or(i64::MAX)
+    /// The index of `epoch`, which a pin must hold: without one it is gone once a snapshot was put in the store's place.
+    pub(crate) fn index_of(&self, epoch: u64) -> Result<IndexOf<'_>, RangeError> {
+        let inner = self.inner.read();
+        if inner.epoch == epoch {
+            return Ok(IndexOf::Present(inner));
+        }
+        self.pins.lock().retired.get(&epoch).cloned().map(IndexOf::Retired).ok_or(RangeError::Compacted)
+    }
+
+    fn lowest_pin(&self, epoch: u64) -> i64 {
+        self.pins.lock().held.range((epoch, i64::MIN)..).next().map_or(i64::MAX, |((_, revision), _)| *revision)
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
         let mut pins = self.shared.pins.lock();
-        if let Some(count) = pins.get_mut(&self.revision) {
+        let key = (self.epoch, self.revision);
+        if let Some(count) = pins.held.get_mut(&key) {
             *count -= 1;
             if *count == 0 {
-                pins.remove(&self.revision);
+                pins.held.remove(&key);
             }
         }
+        let last = if pins.any(self.epoch) { None } else { pins.retired.remove(&self.epoch) };
+        // Not under the lock: an index takes a while to be freed.
+        drop(pins);
+        drop(last);
     }
 }
 
@@ -378,7 +433,7 @@ impl Store {
     pub fn compact_with_hash(&mut self, rev: i64) -> Result<CompactionHash, CompactError> {
         let (capture, pin) = {
             let inner = self.shared.inner.read();
-            (inner.capture(), (inner.compact >= 0).then(|| self.shared.pin(inner.compact)))
+            (inner.capture(), (inner.compact >= 0).then(|| self.shared.pin(&inner, inner.compact)))
         };
         self.compact(rev)?;
         Ok(CompactionHash::new(self.shared.clone(), capture, pin, rev))
@@ -402,7 +457,7 @@ impl Store {
             // Readers that come while a pass runs pin the compact revision of that moment or later, never below the pass.
             let at = match &self.prune.pass {
                 Some((at, _)) => *at,
-                None => inner.compact.min(self.shared.lowest_pin()),
+                None => inner.compact.min(self.shared.lowest_pin(inner.epoch)),
             };
             if at <= self.prune.done {
                 break;
@@ -422,7 +477,7 @@ impl Store {
             self.log.mark_dead(&dead);
         }
         let inner = self.shared.inner.read();
-        self.prune.pass.is_some() || self.prune.done < inner.compact.min(self.shared.lowest_pin())
+        self.prune.pass.is_some() || self.prune.done < inner.compact.min(self.shared.lowest_pin(inner.epoch))
     }
 
     /// Ends an apply run: everything since the last commit, with the table changes and the raft position, becomes one
@@ -437,8 +492,8 @@ impl Store {
         }
     }
 
-    /// Puts a restored snapshot in place of everything. Readers go on with the new state; those in the midst of a long
-    /// range get `Compacted` if it no longer holds their revision.
+    /// Puts a restored snapshot in place of everything. Readers go on with the new state; whoever holds a pin ends with
+    /// the state it began with.
     ///
     /// # Errors
     /// The log's. The store must not be used after one.
@@ -452,8 +507,16 @@ impl Store {
         inner.pending.clear();
         inner.current = report.revision;
         inner.compact = report.compact_revision;
-        inner.index = replay.index;
+        let replaced = Arc::new(std::mem::replace(&mut inner.index, replay.index));
+        let mut pins = self.shared.pins.lock();
+        if pins.any(inner.epoch) {
+            pins.retired.insert(inner.epoch, replaced.clone());
+        }
         inner.epoch += 1;
+        drop(pins);
+        drop(inner);
+        // Not under the lock: an index takes a while to be freed.
+        drop(replaced);
         self.writer = Writer { leases: replay.leases, records: Vec::new() };
         self.compacted = None;
         self.prune = Prune { done: report.compact_revision, pass: None };

@@ -8,7 +8,7 @@ use dolmen_bolt::MemorySource;
 use dolmen_env::SimDisk;
 use dolmen_mvcc::{
     CompactError, CompactionHash, KeyValueRef, RangeError, RangeOptions, ReadTxn, Reader, RestoreError, Restored,
-    SnapshotSource, SortTarget, Store, restore_from,
+    SnapshotSource, SortTarget, Store, hash_all, restore_from,
 };
 use dolmen_revlog::Hint;
 use dolmen_types::{KeyRange, Revision};
@@ -231,21 +231,41 @@ fn buckets_that_are_not_etcds_are_refused_and_change_nothing() {
     assert!(value_at(&store.reader(), "a", 2).is_some());
 }
 
+/// A follower installs a snapshot while a backup waits for its turn, a transaction reads and a hash is made: each of them
+/// ends with the store that it began with, compacted or not.
 #[test]
-fn a_long_read_across_an_installed_snapshot_ends_or_is_right() {
-    let (mut store, _) = open(&SimDisk::new(1), small_options());
-    put(&mut store, "a", "old");
-    store.commit(1, 1, Vec::new());
-    let reader = store.reader();
-    let below = reader.read();
-    let source = bucket(&[(Revision::new(2, 0), false, "a"), (Revision::new(9, 0), false, "b")]);
-    let restored = restore_from(store.log().replace(), &source).expect("a snapshot of etcd's");
-    store.install(restored).expect("healthy");
-    // Revision 2 is still one the store can answer for.
-    let all = KeyRange::From("a".into());
-    assert!(below.range(&all, &RangeOptions::default()).is_ok_and(|result| result.count == 1));
-    let above = reader.read();
-    let restored = restore_from(store.log().replace(), &bucket(&[(Revision::new(3, 0), false, "a")]));
-    store.install(restored.expect("a snapshot of etcd's")).expect("healthy");
-    assert!(matches!(above.range(&all, &RangeOptions::default()), Err(RangeError::Compacted)));
+fn what_is_pinned_outlives_an_installed_snapshot() {
+    for compacted in [false, true] {
+        let (mut store, _) = open(&SimDisk::new(1), small_options());
+        for value in ["old", "new"] {
+            put(&mut store, "a", value);
+        }
+        put(&mut store, "b", "b");
+        store.commit(1, 1, Vec::new());
+        if compacted {
+            store.compact(3).expect("a revision that there is");
+            store.commit(2, 1, Vec::new());
+        }
+        put(&mut store, "c", "pending");
+        let reader = store.reader();
+        let tables = store.log_ref().tables().clone();
+        let (read, backup) = (reader.read(), reader.snapshot_source(tables, 2, 1).expect("healthy"));
+        let wanted = hash_all(&backup).expect("healthy");
+        let backup = reader.snapshot_source(store.log_ref().tables().clone(), 2, 1).expect("healthy");
+        for source in [
+            bucket(&[(Revision::new(2, 0), false, "a"), (Revision::new(9, 0), false, "d")]),
+            bucket(&[(Revision::new(3, 0), false, "x")]),
+        ] {
+            let restored = restore_from(store.log().replace(), &source).expect("a snapshot of etcd's");
+            store.install(restored).expect("healthy");
+        }
+        let all = KeyRange::From("a".into());
+        let found = read.range(&all, &RangeOptions::default()).expect("pinned");
+        let keys: Vec<_> = found.kvs.iter().map(|kv| KeyValueRef::decode(kv).expect("a KeyValue").key).collect();
+        assert_eq!((keys, found.revision), (vec![&b"a"[..], b"b", b"c"], 5));
+        assert_eq!(hash_all(&backup).expect("pinned"), wanted, "compacted: {compacted}");
+        drop((read, backup));
+        let found = reader.range(&all, &RangeOptions::default()).expect("healthy");
+        assert_eq!((found.count, found.revision), (1, 3));
+    }
 }
