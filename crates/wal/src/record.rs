@@ -267,10 +267,35 @@ fn frame_size(header: u64) -> Result<(usize, usize), Bad> {
     Ok((usize::try_from(len).map_err(|_| Bad::Overlong)?, pad as usize))
 }
 
-/// Whether the frame at `offset` is one that only etcd can have written. A record of ours whose end is noise may parse
-/// too, as one with fields that nobody knows.
-pub(crate) fn is_foreign(segment: &[u8], seq: u64, offset: u64) -> bool {
+/// Whether the frame at `offset` has the shape of etcd's.
+pub(crate) fn looks_foreign(segment: &[u8], seq: u64, offset: u64) -> bool {
     decode(segment, seq, offset).is_ok_and(|record| record.foreign)
+}
+
+/// Whether the frame at `offset` is one that only etcd can have written. The shape alone does not tell: where noise begins
+/// at the length of the data of a torn record of ours, it needs one byte to be the one that has the data swallow our own
+/// two fields. So the data has to be what the type says, too.
+pub(crate) fn is_foreign(segment: &[u8], seq: u64, offset: u64) -> bool {
+    decode(segment, seq, offset).is_ok_and(|record| record.foreign && holds_message(record.kind, record.data))
+}
+
+/// Whether `data` has the fields of the message that a record of this kind carries, each once and in order, as every
+/// encoder writes them.
+fn holds_message(kind: Kind, data: &[u8]) -> bool {
+    let mut before = 0;
+    Fields(data).all(|field| {
+        let Some((number, value)) = field else { return false };
+        let expected = match (kind, number, value) {
+            (Kind::Metadata, 1..=2, Value::Varint(_))
+            | (Kind::Entry | Kind::State, 1..=3, Value::Varint(_))
+            | (Kind::Entry, 4, Value::Bytes(_))
+            | (Kind::Snapshot, 1..=2, Value::Varint(_))
+            | (Kind::Snapshot, 3, Value::Bytes(_)) => number > before,
+            _ => false,
+        };
+        before = number;
+        expected
+    })
 }
 
 /// Whether a record of ours may begin here: cheap, and true for about one in 2^24 of other bytes.

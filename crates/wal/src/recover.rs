@@ -421,8 +421,10 @@ fn judge(
         return Err(corrupt(&path, scan.end, replay, &what));
     }
     // A slot that ends exactly here was written before our first record behind etcd's.
-    let etcd_wrote_here =
-        record::is_foreign(bytes, scan.name.seq, scan.end) || (scan.last_is_foreign && slot != scan.end);
+    let seq = scan.name.seq;
+    let etcd_wrote_here = record::is_foreign(bytes, seq, scan.end)
+        || (record::looks_foreign(bytes, seq, scan.end) && has_later_pair(bytes, used, scan, |pair| pair.foreign))
+        || (scan.last_is_foreign && slot != scan.end);
     if etcd_wrote_here && !etcd_would_cut(bytes, used, scan) {
         return Err(corrupt(&path, scan.end, replay, scan.stopped.what()));
     }
@@ -450,19 +452,19 @@ fn later_claim(bytes: &[u8], used: usize, scan: &Scan) -> u64 {
 fn etcd_would_cut(bytes: &[u8], used: usize, scan: &Scan) -> bool {
     match scan.stopped {
         Bad::End | Bad::Zero | Bad::Short => true,
-        Bad::Overlong => !has_later_pair(bytes, used, scan),
+        Bad::Overlong => !has_later_pair(bytes, used, scan, |_| true),
         Bad::Padding | Bad::Malformed | Bad::Check | Bad::UnknownKind | Bad::Chain => {
             record::has_zero_sector(bytes, scan.end)
         }
     }
 }
 
-/// Whether two records that continue each other's checksum follow anywhere behind the end.
-fn has_later_pair(bytes: &[u8], used: usize, scan: &Scan) -> bool {
-    let seq = scan.name.seq;
+/// Whether two records that continue each other's checksum, and that `wanted` takes, follow anywhere behind the end.
+fn has_later_pair(bytes: &[u8], used: usize, scan: &Scan, wanted: impl Fn(&Record<'_>) -> bool) -> bool {
+    let decode = |at| record::decode(bytes, scan.name.seq, at).ok().filter(&wanted);
     (scan.end + 8..used as u64).step_by(record::FRAME).any(|at| {
-        record::decode(bytes, seq, at).is_ok_and(|first| {
-            record::decode(bytes, seq, at + first.frame_len).is_ok_and(|second| {
+        decode(at).is_some_and(|first| {
+            decode(at + first.frame_len).is_some_and(|second| {
                 !second.data.is_empty() && crc32c::crc32c_append(first.crc, second.data) == second.crc
             })
         })
