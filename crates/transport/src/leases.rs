@@ -260,8 +260,11 @@ fn put_date(out: &mut Vec<u8>) {
 
 /// Requests on one connection that have no answer yet, at most; more go another way.
 const MAX_WAITING: usize = 4096;
-/// How long the first answer may stay out before a connection is given up.
+/// How long the first answer may stay out before a connection is given up. Twice as long for the one after it, so that a
+/// peer far away is not given up again and again just before it answers, until one answers that soon after all. At most
+/// [`MOST_PATIENCE`], which leaves time for the other way within a request's timeout.
 const STUCK: Duration = Duration::from_millis(500);
+const MOST_PATIENCE: Duration = Duration::from_secs(4);
 /// A connection that has failed is not tried again before.
 const REOPEN: Duration = Duration::from_secs(1);
 
@@ -283,14 +286,18 @@ impl LeasePipes {
     /// be the answer. `None` when there is no pipe: the last one failed just now, or too many wait.
     pub fn post(&self, runtime: usize, url: &str, body: &[u8]) -> Option<Pending> {
         let mut slot = self.slots.get(runtime)?.lock();
+        let mut patience = STUCK;
         if let Some(pipe) = &*slot {
+            if pipe.url.as_str() == url {
+                patience = pipe.next_patience();
+            }
             match pipe.state() {
                 PipeState::Open if pipe.url.as_str() == url => return pipe.post(body),
                 PipeState::Failed(at) if pipe.url.as_str() == url && at.elapsed() < REOPEN => return None,
                 _ => {}
             }
         }
-        let pipe = LeasePipe::open(self.client.dialer(), PeerUrl::parse(url).ok()?);
+        let pipe = LeasePipe::open(self.client.dialer(), PeerUrl::parse(url).ok()?, patience);
         let pending = pipe.post(body);
         *slot = Some(pipe);
         pending
@@ -309,6 +316,8 @@ enum PipeState {
 /// One connection to a peer, on which renewals are sent without waiting for the answers before.
 struct LeasePipe {
     url: PeerUrl,
+    /// How long the first answer may stay out.
+    patience: Duration,
     /// A request up to the length of its body.
     head: Vec<u8>,
     shared: Mutex<PipeShared>,
@@ -324,6 +333,8 @@ struct PipeShared {
     driver: Option<Waker>,
     /// When the last answer came.
     answered: Option<Instant>,
+    /// An answer came within [`STUCK`].
+    near: bool,
 }
 
 struct Waiting {
@@ -343,7 +354,7 @@ impl Future for Pending {
 }
 
 impl LeasePipe {
-    fn open(dialer: &Dialer, url: PeerUrl) -> Arc<Self> {
+    fn open(dialer: &Dialer, url: PeerUrl, patience: Duration) -> Arc<Self> {
         let head = format!(
             "POST /leases HTTP/1.1\r\nHost: {}\r\nContent-Type: {PROTOBUF}\r\nContent-Length: ",
             url.host_header()
@@ -354,8 +365,9 @@ impl LeasePipe {
             waiting: VecDeque::new(),
             driver: None,
             answered: None,
+            near: false,
         };
-        let pipe = Arc::new(Self { url, head: head.into_bytes(), shared: Mutex::new(shared) });
+        let pipe = Arc::new(Self { url, patience, head: head.into_bytes(), shared: Mutex::new(shared) });
         let (driven, dialer) = (Arc::clone(&pipe), dialer.clone());
         tokio::spawn(async move {
             let late = match dialer.dial(&driven.url).await {
@@ -369,6 +381,16 @@ impl LeasePipe {
 
     fn state(&self) -> PipeState {
         self.shared.lock().state
+    }
+
+    /// What the connection after this one is given.
+    fn next_patience(&self) -> Duration {
+        let shared = self.shared.lock();
+        match shared.state {
+            _ if shared.near => STUCK,
+            PipeState::Failed(_) if shared.answered.is_none() => (2 * self.patience).min(MOST_PATIENCE),
+            _ => self.patience,
+        }
     }
 
     fn post(&self, body: &[u8]) -> Option<Pending> {
@@ -429,7 +451,7 @@ impl<'p> Driver<'p> {
             unflushed: false,
             chunk: vec![0; CHUNK],
             reading: Vec::new(),
-            check: Box::pin(sleep(STUCK)),
+            check: Box::pin(sleep(pipe.patience)),
         }
     }
 
@@ -483,7 +505,9 @@ impl<'p> Driver<'p> {
             let waiting = {
                 let mut shared = self.pipe.shared.lock();
                 shared.answered = Some(now);
-                shared.waiting.pop_front()
+                let waiting = shared.waiting.pop_front();
+                shared.near |= waiting.as_ref().is_some_and(|waiting| now - waiting.since < STUCK);
+                waiting
             };
             // One who gave up has left an empty place; an answer that nobody asked for is no answer.
             let _gave_up = waiting.ok_or(Broken)?.answer.send(answer);
@@ -500,7 +524,7 @@ impl<'p> Driver<'p> {
                 // A long row that moves is not stuck.
                 shared.waiting.front().map(|first| shared.answered.map_or(first.since, |last| last.max(first.since)))
             };
-            let due = since.unwrap_or_else(Instant::now) + STUCK;
+            let due = since.unwrap_or_else(Instant::now) + self.pipe.patience;
             if due <= Instant::now() {
                 return Poll::Ready(Broken);
             }

@@ -119,6 +119,34 @@ fn a_peer_that_does_not_answer_is_given_up_and_left_alone_for_a_while() {
 }
 
 #[test]
+fn a_peer_far_away_is_given_more_time_until_it_answers() {
+    let listener = bind();
+    let url = format!("http://{}", listener.local_addr().expect("address"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("accepts");
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while stream.read(&mut buffer).is_ok_and(|read| read > 0) {
+                    std::thread::sleep(Duration::from_millis(700));
+                    if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let pipes = pipes();
+    runtime().block_on(async {
+        let begin = Instant::now();
+        while ask(&pipes, &url, "id").await.is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "each connection is given up just before it answers");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+}
+
+#[test]
 fn what_cannot_be_told_apart_is_no_answer() {
     for answer in [
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",

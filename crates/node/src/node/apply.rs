@@ -73,7 +73,6 @@ impl Node {
                 }
                 let reconfigured = matches!(result, Ok(Response::Empty | Response::Alarm(_)));
                 self.answer_renewals();
-                self.publication.applied(id, self.cx.now);
                 answers.push((id, result.map_err(RequestError::from)));
                 events.extend(changes.into_iter().map(event));
                 reconfigured

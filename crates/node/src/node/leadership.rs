@@ -148,9 +148,13 @@ impl Node {
         {
             self.leadership.end_transfer(&mut self.cx, Err(RequestError::TransferTimeout));
         } else if self.ending.is_near() && self.leads() && self.raft_status().transferee == 0 {
-            // Raft gave up after an election timeout. One that stops asks again; one that goes on does not, because nothing
-            // is proposed meanwhile, and the transferee may be down for good.
+            // Raft gave up after an election timeout. One that stops asks again, whoever has kept up by now; one that goes
+            // on does not, because nothing is proposed meanwhile, and the transferee may be down for good.
+            let target = self.most_caught_up_voter().unwrap_or(target);
             self.raft.transfer_leader(target);
+            if let Some(transfer) = &mut self.leadership.transfer {
+                transfer.target = target;
+            }
         }
     }
 

@@ -160,7 +160,7 @@ impl Node {
 
     fn propose_as_leader(&mut self, request: InternalRaftRequest) {
         let origin = Origin::Leader(self.raft_status().term);
-        let _id = self.proposals.own(&self.cx, origin, request);
+        self.proposals.own(&self.cx, origin, request);
     }
 
     /// A leader keeps leases once it has applied an entry of its own term, and with it everything that leaders before it

@@ -165,13 +165,12 @@ impl Proposals {
         waiting.into_iter().map(|(_, completion)| completion).collect()
     }
 
-    /// Proposes a request of the node's own, under the returned id; nobody waits for it.
-    pub(super) fn own(&mut self, cx: &Context, origin: Origin, request: InternalRaftRequest) -> u64 {
+    /// Proposes a request of the node's own; nobody waits for it.
+    pub(super) fn own(&mut self, cx: &Context, origin: Origin, request: InternalRaftRequest) {
         let id = cx.shared.next_id();
         let header = RequestHeader { id, ..RequestHeader::default() };
         let data = InternalRaftRequest { header: Some(header), ..request }.encode_to_vec().into();
         self.queue(Proposal::Normal { id, data }, origin);
-        id
     }
 }
 

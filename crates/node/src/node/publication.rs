@@ -8,36 +8,21 @@ use super::Node;
 use super::proposals::Origin;
 
 pub(super) enum Publication {
-    /// To be proposed, from then on.
+    /// To be proposed, first or again, from then on. An earlier proposal stays good: whichever is applied ends it.
     Due(Mono),
-    /// Proposed under this id, and again from then on.
-    Proposed(u64, Mono),
     Done,
-}
-
-impl Publication {
-    /// A proposal was applied: when it was this one, what it says is looked at again.
-    pub(super) fn applied(&mut self, id: u64, now: Mono) {
-        if matches!(self, Self::Proposed(proposed, _) if *proposed == id) {
-            *self = Self::Due(now);
-        }
-    }
 }
 
 impl Node {
     /// Proposes this member's name and client URLs until the log says them.
     pub(super) fn publish_self(&mut self) {
-        let (at, proposed) = match self.publication {
-            Publication::Due(at) => (at, false),
-            Publication::Proposed(_, at) => (at, true),
-            Publication::Done => return,
-        };
+        let Publication::Due(at) = self.publication else { return };
         if self.leadership.leader().is_none() || self.ending.is_near() {
             return;
         }
         let config = &self.cx.config;
         let known = self.machine.membership().members.get(&config.member_id);
-        if !proposed && known.is_some_and(|m| m.name == config.name && m.client_urls == config.client_urls) {
+        if known.is_some_and(|m| m.name == config.name && m.client_urls == config.client_urls) {
             self.publication = Publication::Done;
             self.cx.shared.set_published();
             return;
@@ -45,7 +30,6 @@ impl Node {
         if known.is_none() || self.cx.now < at {
             return;
         }
-        let again = Mono(self.cx.now.0 + config.request_timeout_nanos());
         let member_attributes = Attributes { name: config.name.clone(), client_urls: config.client_urls.clone() };
         let request = InternalRaftRequest {
             cluster_member_attr_set: Some(ClusterMemberAttrSetRequest {
@@ -54,6 +38,7 @@ impl Node {
             }),
             ..InternalRaftRequest::default()
         };
-        self.publication = Publication::Proposed(self.proposals.own(&self.cx, Origin::Member, request), again);
+        self.publication = Publication::Due(Mono(self.cx.now.0 + config.request_timeout_nanos()));
+        self.proposals.own(&self.cx, Origin::Member, request);
     }
 }
