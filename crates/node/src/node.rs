@@ -308,12 +308,18 @@ impl Node {
     /// Carries out what raft is ready for and hands out what has to happen outside.
     pub fn advance(&mut self, now: Mono) -> Effects {
         self.cx.now = now;
-        self.propose_queued();
-        self.ask_reads();
-        while !self.ending.is_here() && self.raft.has_ready() {
+        // One leads to another: a leader that is found takes what waited for one, an answered read may want a proposal.
+        // Whatever is left here waits for the next input, at worst for a tick.
+        loop {
+            self.publish_self();
+            self.answer_reads();
+            self.propose_queued();
+            self.ask_reads();
+            if self.ending.is_here() || !self.raft.has_ready() {
+                break;
+            }
             self.carry_out_ready();
         }
-        self.answer_reads();
         self.background();
         self.open_renewals();
         self.publish_status();
@@ -348,7 +354,6 @@ impl Node {
         }
         self.expire_requests();
         self.check_transfer();
-        self.publish_self();
     }
 
     fn wake_streams(&mut self) {
