@@ -5,6 +5,7 @@
 //! with `etcdctl` beside it), and whatever it starts from them is killed at its end.
 
 mod founding;
+mod memory;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,7 +25,7 @@ pub struct Trial {
     pub run: fn(&World) -> Result<String>,
 }
 
-const TRIALS: &[Trial] = &[founding::TRIAL];
+const TRIALS: &[Trial] = &[founding::TRIAL, memory::TRIAL];
 
 /// Where a trial happens.
 pub struct World {

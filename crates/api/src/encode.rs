@@ -9,6 +9,7 @@ use prost::Message;
 use prost::encoding::{encode_varint, encoded_len_varint};
 
 use crate::answer::Answer;
+use crate::frame::PREFIX;
 
 /// Stored bytes at least this long are sent from where they lie.
 const ZERO_COPY: usize = 8 * 1024;
@@ -46,9 +47,14 @@ impl RangeBody<'_> {
         header + kvs + more + count
     }
 
+    /// Bytes that are sent from where they lie.
+    fn shared_len(&self) -> usize {
+        self.kvs.iter().map(Bytes::len).filter(|len| *len >= ZERO_COPY).sum()
+    }
+
     /// A unary answer, in one or several pieces.
     pub fn answer(&self) -> Answer {
-        let mut pieces = Pieces::new(self.encoded_len());
+        let mut pieces = Pieces::new(self.encoded_len() - self.shared_len());
         self.write(&mut pieces);
         pieces.finish()
     }
@@ -56,7 +62,7 @@ impl RangeBody<'_> {
     /// One message of `RangeStream`: the same inside a `RangeStreamResponse`.
     pub fn stream_answer(&self) -> Answer {
         let len = self.encoded_len();
-        let mut pieces = Pieces::new(field_len(len));
+        let mut pieces = Pieces::new(field_len(len) - self.shared_len());
         pieces.buf.put_u8(HEADER);
         encode_varint(len as u64, &mut pieces.buf);
         self.write(&mut pieces);
@@ -90,19 +96,18 @@ struct Pieces {
     head: Option<BytesMut>,
     done: Vec<Bytes>,
     buf: BytesMut,
-    /// Bytes still to come, to size the next buffer.
+    /// Bytes still to be copied. Buffers have room for those only: an answer that waits for its reader holds all of them.
     left: usize,
 }
 
 impl Pieces {
-    fn new(total: usize) -> Self {
-        Self { head: None, done: Vec::new(), buf: Answer::room(total.min(CHUNK)), left: total }
+    fn new(copied: usize) -> Self {
+        Self { head: None, done: Vec::new(), buf: Answer::room(copied.min(CHUNK)), left: PREFIX + copied }
     }
 
     fn put(&mut self, bytes: &Bytes) {
         if bytes.len() >= ZERO_COPY {
             self.cut();
-            self.left = self.left.saturating_sub(bytes.len());
             self.done.push(bytes.clone());
         } else {
             if self.buf.len() + bytes.len() > CHUNK {
@@ -212,6 +217,13 @@ mod tests {
         let answer = of(std::slice::from_ref(&large));
         assert_eq!(answer.rest().len(), 2);
         assert_eq!(answer.rest()[0].as_ptr(), large.as_ptr());
+        // Beside shared bytes there is room for what is copied, and no more.
+        let (head, rest) = answer.frame();
+        for piece in [head].into_iter().chain(rest) {
+            let len = piece.len();
+            let room = piece.try_into_mut().map_or(len, |piece| piece.capacity());
+            assert!(room <= len.max(64), "{room} bytes for {len}");
+        }
     }
 
     #[test]

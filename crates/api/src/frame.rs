@@ -59,12 +59,12 @@ impl MessageReader {
     /// A message too large, compressed, or cut off; a broken stream.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
-            if let Some(len) = parse_prefix(&self.buf, self.max)? {
-                if self.buf.len() >= PREFIX + len {
-                    self.buf.advance(PREFIX);
-                    return Ok(Some(self.buf.split_to(len).freeze()));
-                }
-                self.buf.reserve(PREFIX + len - self.buf.len());
+            // Nothing is reserved for what is announced: the buffer grows with what comes.
+            if let Some(len) = parse_prefix(&self.buf, self.max)?
+                && self.buf.len() >= PREFIX + len
+            {
+                self.buf.advance(PREFIX);
+                return Ok(Some(self.buf.split_to(len).freeze()));
             }
             if self.ended {
                 return if self.buf.is_empty() { Ok(None) } else { Err(unexpected_eof()) };

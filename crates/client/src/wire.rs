@@ -19,8 +19,6 @@ use tokio::sync::mpsc;
 use crate::error::{Error, code};
 
 const PREFIX_LEN: usize = 5;
-/// A buffer is made as large as a message says it is up to here, and grows as it comes beyond.
-const MAX_RESERVE: usize = 8 << 20;
 
 /// A message with its prefix.
 ///
@@ -169,9 +167,8 @@ impl Frames {
 
     fn message(&mut self) -> Result<Option<Bytes>, Error> {
         let Some(len) = self.prefix()? else { return Ok(None) };
-        let have = self.buffer.len() - PREFIX_LEN;
-        if have < len {
-            self.buffer.reserve((len - have).min(MAX_RESERVE));
+        // Nothing is reserved for what is announced: the buffer grows with what comes.
+        if self.buffer.len() - PREFIX_LEN < len {
             return Ok(None);
         }
         self.buffer.advance(PREFIX_LEN);

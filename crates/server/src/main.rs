@@ -79,6 +79,7 @@ fn server(arguments: Vec<String>) -> ExitCode {
         eprintln!("{error}");
         return ExitCode::FAILURE;
     }
+    memory::refuse_huge_pages();
     for (variable, value) in &values.from_environment {
         tracing::info!(variable_name = variable, variable_value = value, "recognized and used environment variable");
     }

@@ -10,6 +10,15 @@ use dolmen_env::Memory;
 /// What the threads of all crates are given.
 pub const MEMORY: Memory = Memory::new(collect);
 
+/// Keeps the kernel from making huge pages of this process's memory, of its own accord or the allocator's.
+///
+/// A connection's buffers, an answer that waits for its reader, a message of which the first bytes have come: each is a
+/// little memory in a large reservation, and a huge page makes all of it resident (measured: a hundred times as much).
+pub fn refuse_huge_pages() {
+    // A kernel that cannot be told has none.
+    let _unknown = rustix::thread::disable_transparent_huge_pages(true);
+}
+
 /// Hands free pages of the calling thread, and those that no thread has, to the system.
 #[allow(unsafe_code)]
 fn collect() {

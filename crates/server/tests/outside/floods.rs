@@ -166,3 +166,27 @@ fn calls_that_are_held_open_cost_little() {
     let grown = server.memory().saturating_sub(before);
     assert!(grown < 256 << 20, "{grown} bytes for one who does not read");
 }
+
+/// Messages of which the first bytes have come hold memory for those bytes, not for what they announce.
+#[test]
+fn announced_messages_reserve_nothing() {
+    const STREAMS: u32 = 4000;
+    let mut server = Server::start();
+    server.is_well();
+    let before = server.reserved();
+    let announced = [&[0, 0, 0x20, 0, 0][..], &[b'x'; 100]].concat();
+    let mut wire = server.client[0].connect();
+    wire.greet();
+    for round in 0..STREAMS / 100 {
+        let opened = streams(round, 100).flat_map(|id| {
+            [frame(HEADERS, END_HEADERS, id, &call("/etcdserverpb.KV/Put")), frame(DATA, 0, id, &announced)].concat()
+        });
+        wire.send(&opened.collect::<Vec<u8>>()).expect("it listens");
+    }
+    // Frames are read in order: once this is answered, all of them were.
+    wire.send(&frame(PING, 0, 0, b"the last")).expect("it listens");
+    while wire.frame().expect("the connection goes on").kind != PING {}
+    server.is_well();
+    let each = server.reserved().saturating_sub(before) / u64::from(STREAMS);
+    assert!(each < 64 << 10, "{each} bytes reserved for a message of 100");
+}

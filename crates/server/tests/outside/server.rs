@@ -141,8 +141,17 @@ impl Server {
 
     /// Bytes of memory the process has.
     pub fn memory(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// Bytes that the process has asked for, touched or not: a kernel that gives huge pages makes them resident.
+    pub fn reserved(&self) -> u64 {
+        self.status("VmData:")
+    }
+
+    fn status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a process has memory");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
