@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dolmen_env::Memory;
+use dolmen_net::{Accepted, Bound, NOT_TLS, ServerTls};
 use dolmen_node::{Handle, Sink};
 use dolmen_tls::Certificate;
 use http::{Request, Response, StatusCode};
@@ -25,10 +26,8 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
 
 use crate::body::Body;
 use crate::call::Transport;
@@ -37,13 +36,11 @@ use crate::dispatch;
 use crate::frame;
 use crate::health::HealthStats;
 use crate::http_mux::{self, Pages};
-use crate::io::{Accepted, Protocol, Rewind, Socket};
+use crate::io::{Protocol, Rewind};
 use crate::peer_http::PeerHttp;
 use crate::server::{Config, ExtraMetrics, LeaseForwarder, Local, Server};
 use crate::stats::Stats;
 
-/// How long a TLS handshake may take.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the head of an HTTP/1 request may take.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Bytes of headers allowed in one request: room for large tokens.
@@ -51,10 +48,6 @@ const MAX_HEADER_BYTES: u32 = 64 * 1024;
 /// Bytes a client may send ahead on one stream, and on one connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
-/// After a failed accept (no descriptors left, say).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Go's default for accepted connections.
-const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 /// Election timeouts without a leader after which streams that want one end.
 const MISSED_LEADERS: u32 = 3;
 /// Threads of a runtime for hashes, snapshots and the metrics page.
@@ -96,20 +89,14 @@ pub enum Mode {
     Metrics,
 }
 
-/// A socket that is bound and listens.
-pub enum ListenSocket {
-    Tcp(std::net::TcpListener),
-    Unix(std::os::unix::net::UnixListener),
-}
-
 /// A socket and how to serve it.
 pub struct Listener {
-    pub socket: ListenSocket,
+    pub socket: Bound,
     pub mode: Mode,
     /// Plain connections are served.
     pub plain: bool,
-    /// TLS connections are served, with this configuration. Its ALPN protocols should be `h2` and `http/1.1`.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// TLS connections are served.
+    pub tls: Option<ServerTls>,
 }
 
 /// What [`serve`] is given beside listeners.
@@ -239,7 +226,7 @@ pub fn serve(runtimes: Runtimes, listeners: Vec<Listener>, options: Options) -> 
 struct Served {
     mode: Mode,
     plain: bool,
-    tls: Option<TlsAcceptor>,
+    tls: Option<ServerTls>,
 }
 
 /// A connection on its way to a runtime.
@@ -289,46 +276,6 @@ async fn watch_leader(server: Arc<Server>, lost: watch::Sender<u64>) {
     }
 }
 
-enum AnyListener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-impl AnyListener {
-    fn new(socket: ListenSocket) -> io::Result<Self> {
-        Ok(match socket {
-            ListenSocket::Tcp(listener) => {
-                listener.set_nonblocking(true)?;
-                Self::Tcp(TcpListener::from_std(listener)?)
-            }
-            ListenSocket::Unix(listener) => {
-                listener.set_nonblocking(true)?;
-                Self::Unix(UnixListener::from_std(listener)?)
-            }
-        })
-    }
-
-    async fn accept(&self) -> io::Result<Accepted> {
-        Ok(match self {
-            Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                set_keepalive(&stream)?;
-                Accepted::Tcp(stream.into_std()?)
-            }
-            Self::Unix(listener) => Accepted::Unix(listener.accept().await?.0.into_std()?),
-        })
-    }
-}
-
-fn set_keepalive(stream: &tokio::net::TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, TCP_KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(stream, TCP_KEEPALIVE)?;
-    Ok(())
-}
-
 /// Accepts until the stop and hands connections out in turn.
 async fn accept(
     server: Arc<Server>,
@@ -337,10 +284,9 @@ async fn accept(
     mut next: usize,
     connections: Arc<Semaphore>,
 ) {
-    let served =
-        Arc::new(Served { mode: listener.mode, plain: listener.plain, tls: listener.tls.map(TlsAcceptor::from) });
+    let served = Arc::new(Served { mode: listener.mode, plain: listener.plain, tls: listener.tls });
     // A socket that cannot be polled accepts nothing; its clients are refused when it closes.
-    let Ok(socket) = AnyListener::new(listener.socket) else { return };
+    let Ok(socket) = dolmen_net::Listener::new(listener.socket) else { return };
     let mut stopping = server.stopping.clone();
     loop {
         let Ok(permit) = connections.clone().acquire_owned().await else { return };
@@ -348,16 +294,11 @@ async fn accept(
             accepted = socket.accept() => accepted,
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
-        match accepted {
-            Ok(accepted) => {
-                let arrival = Arrival { accepted, served: served.clone(), _permit: permit };
-                if runtimes[next % runtimes.len()].send(arrival).is_err() {
-                    return;
-                }
-                next = next.wrapping_add(1);
-            }
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        let arrival = Arrival { accepted, served: served.clone(), _permit: permit };
+        if runtimes[next % runtimes.len()].send(arrival).is_err() {
+            return;
         }
+        next = next.wrapping_add(1);
     }
 }
 
@@ -365,11 +306,11 @@ async fn accept(
 async fn connection(local: Arc<Local>, arrival: Arrival) {
     local.stats.connections.add(1);
     let Arrival { accepted, served, _permit } = arrival;
-    let peer = accepted.peer();
+    let peer = accepted.remote();
     let stats = local.stats.clone();
     let mut stopping = local.server.stopping.clone();
     let established = async {
-        let mut stream = Rewind::new(Socket::adopt(accepted)?);
+        let mut stream = Rewind::new(accepted.adopt()?);
         let protocol = stream.sniff().await?;
         io::Result::Ok((stream, protocol))
     };
@@ -381,8 +322,7 @@ async fn connection(local: Arc<Local>, arrival: Arrival) {
     if let Ok((stream, protocol)) = established {
         match (protocol, &served.tls) {
             (Protocol::Tls, Some(tls)) => {
-                let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
-                if let Ok(Ok(stream)) = handshake {
+                if let Some(stream) = tls.accept(stream, peer).await {
                     let session = stream.get_ref().1;
                     let is_h2 = session.alpn_protocol() == Some(b"h2");
                     let certificate = session.peer_certificates().and_then(|chain| Certificate::parse(chain.first()?));
@@ -398,7 +338,8 @@ async fn connection(local: Arc<Local>, arrival: Arrival) {
             (Protocol::Http2 | Protocol::Http1, _) if served.plain => {
                 http(local, stream, protocol, served.mode, Transport { peer, ..Transport::default() }).await;
             }
-            // The wrong one of the two: closed without a word.
+            // The wrong one of the two.
+            (_, Some(tls)) => tls.reject(peer, NOT_TLS),
             _ => {}
         }
     }

@@ -1,12 +1,11 @@
-//! Accepted sockets: TCP or Unix, plain or TLS, and what the first bytes say about them.
+//! What the first bytes of a connection say about it.
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
 
 /// The first bytes of every HTTP/2 connection.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -111,73 +110,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewind<S> {
         Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
     }
     // `is_write_vectored` stays false: see above.
-}
-
-/// A plain socket of either family.
-pub enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Socket {
-    /// Moves an accepted connection into the present runtime.
-    ///
-    /// # Errors
-    /// The socket is broken already.
-    pub fn adopt(accepted: Accepted) -> io::Result<Self> {
-        Ok(match accepted {
-            Accepted::Tcp(stream) => Socket::Tcp(TcpStream::from_std(stream)?),
-            Accepted::Unix(stream) => Socket::Unix(UnixStream::from_std(stream)?),
-        })
-    }
-}
-
-/// An accepted connection on its way to the runtime that will serve it: nonblocking, registered nowhere.
-pub enum Accepted {
-    Tcp(std::net::TcpStream),
-    Unix(std::os::unix::net::UnixStream),
-}
-
-impl Accepted {
-    /// The address of the other end; a Unix socket's has none.
-    pub fn peer(&self) -> Option<std::net::SocketAddr> {
-        match self {
-            Self::Tcp(stream) => stream.peer_addr().ok(),
-            Self::Unix(_) => None,
-        }
-    }
-}
-
-macro_rules! each {
-    ($self:ident, $stream:ident => $call:expr) => {
-        match $self.get_mut() {
-            Socket::Tcp($stream) => $call,
-            Socket::Unix($stream) => $call,
-        }
-    };
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_read(cx, buf))
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        each!(self, stream => Pin::new(stream).poll_write(cx, buf))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => {
-            ready!(Pin::new(stream).poll_flush(cx))?;
-            Poll::Ready(Ok(()))
-        })
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
-    }
 }
 
 #[cfg(test)]

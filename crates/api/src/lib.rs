@@ -56,7 +56,7 @@ mod validate;
 mod watch;
 
 pub use call::{Caller, Transport};
-pub use edge::{Edge, ListenSocket, Listener, Mode, Options, Runtimes, give_back, serve};
+pub use edge::{Edge, Listener, Mode, Options, Runtimes, give_back, serve};
 pub use methods::{Access, Info, Kind, METHODS};
 pub use peer_http::{PeerHttp, PeerRequest, PeerResponse};
 pub use server::{Config, ExtraMetrics, LeaseForwarder, PeerAnswer};

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dolmen_tls::{Allowed, AnyServer, Certificate, ServerVerifier, Trust, date};
+use dolmen_tls::{Allowed, AnyServer, Certificate, ServerVerifier, Trust};
 use rustls::client::ResolvesClientCert;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, ClientConfig, InconsistentKeys, SignatureScheme};
+use rustls::{ClientConfig, InconsistentKeys, SignatureScheme};
 use rustls_pki_types::pem::{PemObject, SectionKind};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::config::Tls;
 use crate::error::{ConnectionReason, Error};
@@ -185,69 +185,23 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// What a failed handshake means, in the words of Go.
+/// What a failed handshake means, and Go's words for it.
 pub(crate) fn handshake_text(error: &rustls::Error, name: &str) -> (ConnectionReason, String) {
     use rustls::AlertDescription as Alert;
-    let verify = |text: String| {
-        (ConnectionReason::ServerCertificate, format!("tls: failed to verify certificate: x509: {text}"))
+    let reason = match error {
+        rustls::Error::InvalidCertificate(_) => ConnectionReason::ServerCertificate,
+        rustls::Error::AlertReceived(
+            Alert::BadCertificate
+            | Alert::CertificateRequired
+            | Alert::UnknownCA
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown,
+        ) => ConnectionReason::ClientCertificate,
+        rustls::Error::AlertReceived(
+            Alert::HandshakeFailure | Alert::ProtocolVersion | Alert::NoApplicationProtocol,
+        )
+        | rustls::Error::InvalidMessage(_) => ConnectionReason::Protocol,
+        _ => ConnectionReason::Other,
     };
-    let alert = |reason, text: &str| (reason, format!("remote error: tls: {text}"));
-    match error {
-        rustls::Error::InvalidCertificate(certificate) => verify(match certificate {
-            // The other one: an authority of the same name, with another key.
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                "certificate signed by unknown authority".to_owned()
-            }
-            CertificateError::ExpiredContext { time, not_after } => dates_text(*time, "after", *not_after),
-            CertificateError::NotValidYetContext { time, not_before } => dates_text(*time, "before", *not_before),
-            CertificateError::Expired | CertificateError::NotValidYet => EXPIRED.to_owned(),
-            CertificateError::NotValidForName => format!("certificate is not valid for {name}"),
-            CertificateError::NotValidForNameContext { presented, .. } => names_text(presented, name),
-            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-                "certificate specifies an incompatible key usage".to_owned()
-            }
-            // Our own verifier's words among them.
-            CertificateError::Other(other) => other.0.to_string(),
-            other => other.to_string(),
-        }),
-        rustls::Error::AlertReceived(received) => match received {
-            Alert::BadCertificate => alert(ConnectionReason::ClientCertificate, "bad certificate"),
-            Alert::CertificateRequired => alert(ConnectionReason::ClientCertificate, "certificate required"),
-            Alert::UnknownCA => alert(ConnectionReason::ClientCertificate, "unknown certificate authority"),
-            Alert::CertificateExpired => alert(ConnectionReason::ClientCertificate, "expired certificate"),
-            Alert::CertificateUnknown => alert(ConnectionReason::ClientCertificate, "unknown certificate"),
-            Alert::HandshakeFailure => alert(ConnectionReason::Protocol, "handshake failure"),
-            Alert::ProtocolVersion => alert(ConnectionReason::Protocol, "protocol version not supported"),
-            Alert::NoApplicationProtocol => alert(ConnectionReason::Protocol, "no application protocol"),
-            other => alert(ConnectionReason::Other, &format!("{other:?}")),
-        },
-        rustls::Error::InvalidMessage(_) => {
-            (ConnectionReason::Protocol, "tls: first record does not look like a TLS handshake".to_owned())
-        }
-        other => (ConnectionReason::Other, other.to_string()),
-    }
-}
-
-const EXPIRED: &str = "certificate has expired or is not yet valid";
-
-/// `relation`: of the present `time` to the `bound`.
-fn dates_text(time: UnixTime, relation: &str, bound: UnixTime) -> String {
-    let [time, bound] = [time, bound].map(|time| date::rfc3339(time.as_secs()));
-    format!("{EXPIRED}: current time {time} is {relation} {bound}")
-}
-
-/// `presented`: as rustls shows the alternative names, `DnsName("a")` and `IpAddress(10.0.0.1)`.
-fn names_text(presented: &[String], name: &str) -> String {
-    let wants_ip = name.parse::<std::net::IpAddr>().is_ok();
-    let inner = |shown: &String, kind: &str| {
-        let shown = shown.strip_prefix(kind)?.strip_prefix('(')?.strip_suffix(')')?;
-        Some(shown.trim_matches('"').to_owned())
-    };
-    let kind = if wants_ip { "IpAddress" } else { "DnsName" };
-    let names: Vec<String> = presented.iter().filter_map(|shown| inner(shown, kind)).collect();
-    match (wants_ip, names.is_empty()) {
-        (true, true) => format!("cannot validate certificate for {name} because it doesn't contain any IP SANs"),
-        (false, true) => format!("certificate is not valid for any names, but wanted to match {name}"),
-        (_, false) => format!("certificate is valid for {}, not {name}", names.join(", ")),
-    }
+    (reason, dolmen_tls::handshake_text(error, name))
 }

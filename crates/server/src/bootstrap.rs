@@ -6,8 +6,9 @@ use std::time::Duration;
 use dolmen_datadir::{ImportOptions, Level, Report};
 use dolmen_env::Disk;
 use dolmen_machine::Member;
+use dolmen_net::ClientTls;
 use dolmen_node::{Bootstrap, Layout, PeerAddress, cluster_id, member_id};
-use dolmen_transport::{ClientTls, PeerClient, PeerUrl};
+use dolmen_transport::{PeerClient, PeerUrl};
 use dolmen_types::{MemberId, error_chain};
 
 use crate::config::{Config, check_own_urls};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dolmen_transport::{TlsInfo, TlsVersion};
+use dolmen_net::{TlsInfo, TlsVersion};
 
 use crate::flags::Values;
 

@@ -102,7 +102,10 @@ impl Fields {
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.put(field, format!("{value:?}").into());
+        let text = format!("{value:?}");
+        // A list is a list in the log too. Others' debug forms are text, even those in brackets.
+        let list = text.starts_with('[').then(|| serde_json::from_str::<Vec<Value>>(&text).ok()).flatten();
+        self.put(field, list.map_or_else(|| text.into(), Value::Array));
     }
     fn record_str(&mut self, field: &Field, value: &str) {
         self.put(field, value.into());

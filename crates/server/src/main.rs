@@ -10,17 +10,21 @@
 #![allow(clippy::disallowed_methods)]
 
 mod bootstrap;
+mod cluster_version;
 mod config;
+mod ending;
 mod failure;
 mod flags;
 mod links;
 mod logging;
 mod memory;
 mod network_metrics;
+mod ports;
 mod serve;
-mod sockets;
+mod to_leader;
 mod up;
 mod version;
+mod wiring;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -25,6 +25,8 @@
 //! # Ok::<(), rustls::Error>(())
 //! ```
 //!
+//! And [`handshake_text`] says in Go's words what went wrong.
+//!
 //! Left out: files and flags, which belong to those who have them.
 
 #![forbid(unsafe_code)]
@@ -34,6 +36,7 @@
 pub mod date;
 mod p521;
 mod verify;
+mod words;
 mod x509;
 
 use std::sync::LazyLock;
@@ -43,6 +46,7 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls_pki_types::SignatureVerificationAlgorithm;
 
 pub use verify::{Allowed, AnyServer, ClientVerifier, LEGACY_COMMON_NAME, ServerVerifier, Trust};
+pub use words::{NOT_TLS, handshake_text};
 pub use x509::Certificate;
 
 /// ring's provider, and P-521.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use dolmen_net::ClientTls;
 use dolmen_types::{ClusterId, MemberId};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use crate::http1::{Call, HttpClient, PeerResponse, RequestError};
 use crate::net::Dialer;
-use crate::tls::ClientTls;
 use crate::url::PeerUrl;
 use crate::version::{self, CLUSTER_ID};
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dolmen_env::{Memory, Mono};
+use dolmen_net::{Bound, ClientTls, ServerTls};
 use dolmen_types::{ClusterId, MemberId};
-
-use crate::tls::{ClientTls, ServerTls};
 
 /// Who this member is and how it reaches others.
 #[derive(Clone)]
@@ -35,16 +34,9 @@ pub struct Config {
     pub memory: Memory,
 }
 
-/// A bound socket.
-#[derive(Debug)]
-pub enum ListenSocket {
-    Tcp(std::net::TcpListener),
-    Unix(std::os::unix::net::UnixListener),
-}
-
 /// One of our listen-peer-urls.
 pub struct PeerListener {
-    pub socket: ListenSocket,
+    pub socket: Bound,
     /// For `https` and `unixs`.
     pub tls: Option<ServerTls>,
 }

@@ -1,5 +1,5 @@
 //! etcd's peer protocol (`rafthttp`): how members of a cluster reach each other, byte for byte as etcd 3.6 and 3.7 do it,
-//! so that they may be members of the same cluster. And the TLS of both ports.
+//! so that they may be members of the same cluster.
 //!
 //! # The protocol, for a newcomer
 //!
@@ -51,25 +51,20 @@ mod metrics;
 mod net;
 mod peer;
 mod probe;
-mod san;
-mod self_cert;
 mod server;
 mod shared;
 mod snapshot;
 mod stream;
-pub mod tls;
 mod transport;
 mod url;
 mod version;
 
 pub use api::{ApiFuture, ApiRequest, ApiResponse, PeerApi};
 pub use client::{PeerClient, RemoteMembers};
-pub use config::{Config, ListenSocket, PeerListener};
+pub use config::{Config, PeerListener};
 pub use dolmen_node::{PeerAddress, PeerSender, RaftSink};
 pub use http1::{PeerResponse, RequestError};
 pub use leases::{LeasePipes, Pending, PipeAnswer};
 pub use metrics::{Histogram, NetworkStats, PeerStats, SnapshotCounts};
-pub use san::check_client_address;
-pub use tls::{ClientTls, Port, ServerTls, TlsError, TlsInfo, TlsVersion};
 pub use transport::Transport;
 pub use url::{PeerUrl, UrlError};

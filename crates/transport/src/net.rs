@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use dolmen_net::{ClientTls, HANDSHAKE_TIMEOUT, Stream};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use rustls_pki_types::ServerName;
@@ -17,14 +18,11 @@ use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use crate::codec::{ByteSource, DecodeError};
-use crate::tls::ClientTls;
 use crate::url::PeerUrl;
 
 /// How long a peer connection may bring nothing while something is due, and how long a write may wait. Streams carry a
 /// heartbeat every third of it.
 pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a TLS handshake may take.
-pub(crate) const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connected socket, plain or not.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -161,14 +159,13 @@ impl Dialer {
         let name = tls.server_name.as_deref().unwrap_or(&url.host).to_owned();
         let name = ServerName::try_from(name).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let connecting = TlsConnector::from(Arc::clone(&tls.config)).connect(name, plain);
-        let secured =
-            timeout(TLS_HANDSHAKE_TIMEOUT, connecting).await.map_err(timed_out("TLS handshake timed out"))??;
+        let secured = timeout(HANDSHAKE_TIMEOUT, connecting).await.map_err(timed_out("TLS handshake timed out"))??;
         Ok(Box::new(WriteTimeout::new(secured)))
     }
 
-    async fn connect(&self, url: &PeerUrl) -> io::Result<Box<dyn Io>> {
+    async fn connect(&self, url: &PeerUrl) -> io::Result<Stream> {
         if url.unix {
-            return Ok(Box::new(UnixStream::connect(&url.address).await?));
+            return Ok(Stream::Unix(UnixStream::connect(&url.address).await?));
         }
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in lookup_host(&url.address).await? {
@@ -184,7 +181,7 @@ impl Dialer {
             match connected {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    return Ok(Box::new(stream));
+                    return Ok(Stream::Tcp(stream));
                 }
                 Err(error) => last = error,
             }

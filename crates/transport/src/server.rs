@@ -10,11 +10,11 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use dolmen_net::{Accepted, Listener, ServerTls};
 use dolmen_proto::raftpb::Message;
 use dolmen_types::{error_chain, hex_id};
 use http::header::{ALLOW, CONNECTION, HeaderValue};
@@ -24,20 +24,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prost::Message as _;
-use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 
 use crate::api::ApiRequest;
 use crate::codec::{DecodeError, MESSAGE_LIMIT, Refusal, SNAPSHOT_MESSAGE_LIMIT, decode_framed};
-use crate::config::{ListenSocket, PeerListener};
+use crate::config::PeerListener;
 use crate::http1::{Outgoing, answer, error, no_content};
 use crate::leases::{self, Left};
-use crate::net::{BodyReader, Io, Prefixed, TLS_HANDSHAKE_TIMEOUT, WriteTimeout};
+use crate::net::{BodyReader, Io, Prefixed, WriteTimeout};
 use crate::shared::Shared;
 use crate::stream::{StreamBody, StreamKind};
-use crate::tls::ServerTls;
 use crate::version::{self, CLUSTER_ID, PEER_URLS, RAFT_TO, SERVER_FROM, SERVER_VERSION};
 use crate::{probe, snapshot};
 
@@ -47,62 +43,30 @@ const MAX_CONNECTIONS: usize = 4096;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of body an api request may have.
 const API_BODY_LIMIT: u64 = 1 << 20;
-/// After an accept that failed, usually for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-enum Bound {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-impl Bound {
-    async fn accept(&self) -> io::Result<(Box<dyn Io>, Option<SocketAddr>)> {
-        match self {
-            Self::Tcp(listener) => {
-                let (stream, remote) = listener.accept().await?;
-                // Fails on a connection that is gone already, which shows soon enough.
-                let _ = stream.set_nodelay(true);
-                Ok((Box::new(stream), Some(remote)))
-            }
-            Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), None)),
-        }
-    }
-}
 
 /// Accepts connections for as long as the runtime lives.
 pub(crate) async fn listen(shared: Arc<Shared>, listener: PeerListener) -> io::Result<()> {
-    let bound = match listener.socket {
-        ListenSocket::Tcp(socket) => Bound::Tcp(TcpListener::from_std(socket)?),
-        ListenSocket::Unix(socket) => Bound::Unix(UnixListener::from_std(socket)?),
-    };
+    let socket = Listener::new(listener.socket)?;
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let (io, remote) = match bound.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "failed to accept a peer connection");
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
+        let accepted = socket.accept().await;
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
         let (shared, tls) = (Arc::clone(&shared), listener.tls.clone());
         tokio::spawn(async move {
-            serve(shared, io, remote, tls).await;
+            serve(shared, accepted, tls).await;
             drop(permit);
         });
     }
 }
 
-async fn serve(shared: Arc<Shared>, io: Box<dyn Io>, remote: Option<SocketAddr>, tls: Option<ServerTls>) {
+async fn serve(shared: Arc<Shared>, accepted: Accepted, tls: Option<ServerTls>) {
+    let remote = accepted.remote();
+    let Ok(io) = accepted.adopt() else { return };
     let secured: Box<dyn Io> = match tls {
-        None => io,
-        Some(tls) => match handshake(io, remote, &tls).await {
-            Ok(secured) => secured,
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return tracing::debug!(?remote, %error, "rejected connection on peer endpoint");
-            }
-            Err(error) => return tracing::warn!(?remote, %error, "rejected connection on peer endpoint"),
+        None => Box::new(io),
+        Some(tls) => match tls.accept(io, remote).await {
+            Some(secured) => Box::new(secured),
+            None => return,
         },
     };
     let mut io = WriteTimeout::new(secured);
@@ -122,20 +86,6 @@ async fn serve(shared: Arc<Shared>, io: Box<dyn Io>, remote: Option<SocketAddr>,
     if let Err(error) = served {
         tracing::debug!(?remote, error = %error_chain(&error), "a peer connection ended with an error");
     }
-}
-
-async fn handshake(io: Box<dyn Io>, remote: Option<SocketAddr>, tls: &ServerTls) -> io::Result<Box<dyn Io>> {
-    let accepting = TlsAcceptor::from(Arc::clone(&tls.config)).accept(io);
-    let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "TLS handshake timed out");
-    let stream = timeout(TLS_HANDSHAKE_TIMEOUT, accepting).await.map_err(timed_out)??;
-    if let (true, Some(remote)) = (tls.check_client_san, remote)
-        && let Some(certificate) = stream.get_ref().1.peer_certificates().and_then(|list| list.first())
-    {
-        crate::san::check_client_address(certificate.clone().into_owned(), remote.ip())
-            .await
-            .map_err(|reason| io::Error::new(io::ErrorKind::PermissionDenied, reason))?;
-    }
-    Ok(Box::new(stream))
 }
 
 async fn route(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Outgoing> {

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::api::PeerApi;
-use crate::config::{Config, ListenSocket, PeerListener};
+use crate::config::{Config, PeerListener};
 use crate::metrics::NetworkStats;
 use crate::server;
 use crate::shared::Shared;
@@ -69,12 +69,6 @@ impl Transport {
         sink: Arc<dyn RaftSink>,
         api: Arc<dyn PeerApi>,
     ) -> io::Result<()> {
-        for listener in &listeners {
-            match &listener.socket {
-                ListenSocket::Tcp(socket) => socket.set_nonblocking(true)?,
-                ListenSocket::Unix(socket) => socket.set_nonblocking(true)?,
-            }
-        }
         snapshot::remove_leftovers(&self.config.snap_dir)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let Some(receiver) = self.receiver.lock().take() else {

@@ -132,7 +132,7 @@ fn leftovers_of_a_crash_are_removed() {
         clock: Arc::new(|| dolmen_env::Mono(1)),
         memory: dolmen_env::Memory::untold(),
     });
-    let listener = dolmen_transport::PeerListener { socket: dolmen_transport::ListenSocket::Tcp(listener), tls: None };
+    let listener = dolmen_transport::PeerListener { socket: dolmen_net::Bound::Tcp(listener), tls: None };
     transport.start(vec![listener], Arc::new(common::Recorder::default()), Arc::new(common::EchoApi)).expect("starts");
     transport.stop();
     let left: Vec<_> = std::fs::read_dir(dir.path()).expect("directory").collect();

@@ -5,13 +5,13 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Member, Tls, append, bind, connect, heartbeat, wait};
-use dolmen_transport::{PeerClient, PeerSender, PeerUrl, Port, RequestError, TlsError, TlsInfo, TlsVersion};
+use dolmen_net::{Port, TlsError, TlsInfo, TlsVersion};
+use dolmen_transport::{PeerClient, PeerSender, PeerUrl, RequestError};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose,
@@ -283,5 +283,4 @@ fn versions_and_suites_are_kept_to() {
     let server = alone(&suite("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"));
     assert!(ask(&server, &info).is_ok());
     assert!(ask(&server, &suite("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305")).is_err());
-    let _shared: Arc<rustls::ServerConfig> = info.server(Port::Client).expect("server").config;
 }

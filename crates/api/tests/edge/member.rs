@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use dolmen_api::{Config, Edge, LeaseForwarder, ListenSocket, Listener, Mode, Options, PeerAnswer, Runtimes, serve};
+use dolmen_api::{Config, Edge, LeaseForwarder, Listener, Mode, Options, PeerAnswer, Runtimes, serve};
 use dolmen_env::{Memory, Mono, RealClock, SimDisk};
+use dolmen_net::Bound;
 use dolmen_node::{Bootstrap, Layout, Member, PeerAddress, PeerSender, Running, StartOptions, spawn, start};
 
 /// Nobody to send anything to.
@@ -86,7 +87,7 @@ impl TestMember {
         let running = spawn(started, disk, Arc::new(NoPeers), sinks, Memory::untold()).unwrap();
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        let listener = Listener { socket: ListenSocket::Tcp(socket), mode, plain: true, tls: None };
+        let listener = Listener { socket: Bound::Tcp(socket), mode, plain: true, tls: None };
         let node = running.handle().clone();
         let options =
             Options { config, node, forwarder: Arc::new(NoPeers), extra_metrics: Vec::new(), memory: Memory::untold() };

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use dolmen_api::{ListenSocket, Listener, Mode};
+use dolmen_api::{Listener, Mode};
+use dolmen_net::{Bound, ServerTls};
 use dolmen_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,7 +18,7 @@ fn any() -> RangeRequest {
 }
 
 /// A server's configuration, and clients that trust it and offer `alpn`.
-fn tls() -> (Arc<rustls::ServerConfig>, impl Fn(&[&[u8]]) -> TlsConnector) {
+fn tls() -> (ServerTls, impl Fn(&[&[u8]]) -> TlsConnector) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
     let certificate = made.cert.der().clone();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -40,7 +41,7 @@ fn tls() -> (Arc<rustls::ServerConfig>, impl Fn(&[&[u8]]) -> TlsConnector) {
         client.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         TlsConnector::from(Arc::new(client))
     };
-    (Arc::new(server), connector)
+    (ServerTls::from_config(server), connector)
 }
 
 #[tokio::test]
@@ -49,8 +50,7 @@ async fn one_port_speaks_tls_and_plain_grpc_and_http() {
     let (server, connector) = tls();
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
-    let listener =
-        Listener { socket: ListenSocket::Tcp(socket), mode: Mode::GrpcAndHttp, plain: true, tls: Some(server) };
+    let listener = Listener { socket: Bound::Tcp(socket), mode: Mode::GrpcAndHttp, plain: true, tls: Some(server) };
     member.edge.as_ref().unwrap().listen(listener);
     let name = ServerName::try_from("localhost").unwrap();
 
@@ -80,7 +80,7 @@ async fn a_unix_socket_serves_as_well() {
     let dir = std::env::temp_dir().join(format!("dolmen-api-{}", std::process::id()));
     let _absent = std::fs::remove_file(&dir);
     let socket = std::os::unix::net::UnixListener::bind(&dir).unwrap();
-    let listener = Listener { socket: ListenSocket::Unix(socket), mode: Mode::Grpc, plain: true, tls: None };
+    let listener = Listener { socket: Bound::Unix(socket), mode: Mode::Grpc, plain: true, tls: None };
     member.edge.as_ref().unwrap().listen(listener);
     let client = Client::over(UnixStream::connect(&dir).await.unwrap()).await;
     client.unary::<RangeResponse>("/etcdserverpb.KV/Range", &any()).await.unwrap();

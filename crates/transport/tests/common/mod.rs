@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dolmen_env::{Memory, Mono};
+use dolmen_net::{Bound, ClientTls, ServerTls};
 use dolmen_proto::raftpb::{Entry, Message, MessageType};
 use dolmen_transport::{
-    ApiFuture, ApiRequest, ApiResponse, ClientTls, Config, ListenSocket, PeerAddress, PeerApi, PeerListener,
-    PeerSender, RaftSink, ServerTls, Transport,
+    ApiFuture, ApiRequest, ApiResponse, Config, PeerAddress, PeerApi, PeerListener, PeerSender, RaftSink, Transport,
 };
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
@@ -121,7 +121,7 @@ impl Member {
             memory: Memory::untold(),
         });
         let sink = Arc::new(Recorder::default());
-        let listener = PeerListener { socket: ListenSocket::Tcp(listener), tls: tls.server };
+        let listener = PeerListener { socket: Bound::Tcp(listener), tls: tls.server };
         transport.start(vec![listener], Arc::clone(&sink) as _, Arc::new(EchoApi)).expect("starts");
         Self { id, url, transport, sink, dir }
     }

@@ -1,4 +1,4 @@
-//! TLS for both ports, from the same flags as etcd's.
+//! TLS of a port, from the same flags as etcd's.
 //!
 //! A [`TlsInfo`] is one port's flags. [`TlsInfo::server`] makes the listening side, [`TlsInfo::client`] the dialling
 //! side; both check the files at once, so that a start fails rather than a handshake later. Certificates and keys are
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use dolmen_tls::{Allowed, AnyServer, Certificate, ClientVerifier, ServerVerifier, Trust};
+use dolmen_tls::{Allowed, AnyServer, ClientVerifier, ServerVerifier, Trust};
 use parking_lot::Mutex;
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
@@ -20,6 +20,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ServerConfig, SignatureScheme, SupportedProtocolVersion};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::handshake::ServerTls;
 
 /// Where Linux systems keep the CAs they trust; the first that exists counts.
 const SYSTEM_ROOTS: [&str; 6] = [
@@ -95,14 +97,6 @@ pub struct TlsInfo {
     pub self_signed: bool,
 }
 
-/// The listening side.
-#[derive(Clone, Debug)]
-pub struct ServerTls {
-    pub config: Arc<ServerConfig>,
-    /// Whether a client's certificate is checked against its address.
-    pub check_client_san: bool,
-}
-
 /// The dialling side.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
@@ -174,7 +168,7 @@ impl TlsInfo {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         let check_client_san = port == Port::Peer && !self.skip_client_san_verify;
-        Ok(ServerTls { config: Arc::new(config), check_client_san })
+        Ok(ServerTls::new(config, port, check_client_san))
     }
 
     /// The dialling side. Without a CA the system's are trusted.
@@ -286,11 +280,6 @@ impl TlsInfo {
             Some(_) => Trust::strict(certificates).map_err(|error| TlsError::File { path, what: error.to_string() }),
         }
     }
-}
-
-/// The common name of a certificate; that is who its bearer is where `client-cert-auth` and auth are on.
-pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
-    Certificate::parse(certificate)?.common_name
 }
 
 fn shown(path: &Option<PathBuf>) -> String {

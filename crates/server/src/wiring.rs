@@ -1,0 +1,117 @@
+//! What each part of a member is told of the flags.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dolmen_api::{PeerHttp, PeerRequest};
+use dolmen_env::{RealClock, Rng};
+use dolmen_net::ClientTls;
+use dolmen_node::{Bootstrap, Handle, Layout, StartOptions};
+use dolmen_transport::{ApiFuture, ApiRequest, ApiResponse, PeerApi, PeerClient, Transport};
+
+use crate::bootstrap::Identity;
+use crate::config::Config;
+use crate::memory::MEMORY;
+use crate::network_metrics;
+use crate::ports::shown;
+use crate::serve::DIAL_TIMEOUT;
+use crate::to_leader::ToLeader;
+use crate::version;
+
+pub fn node_config(config: &Config, identity: &Identity) -> dolmen_node::Config {
+    let incarnation = RealClock::unix_millis();
+    let mut rng = Rng::new(incarnation ^ identity.member_id ^ (u64::from(std::process::id()) << 32));
+    dolmen_node::Config {
+        member_id: identity.member_id,
+        cluster_id: identity.cluster_id,
+        name: config.name.clone(),
+        client_urls: shown(&config.advertise_client),
+        tick_nanos: config.heartbeat.as_nanos() as u64,
+        election_ticks: (config.election.as_millis() / config.heartbeat.as_millis().max(1)) as usize,
+        pre_vote: config.pre_vote,
+        snapshot_count: config.snapshot_count,
+        catch_up_entries: config.catch_up_entries,
+        max_request_bytes: config.max_request_bytes as usize,
+        progress_notify_nanos: config.progress_notify.as_nanos() as u64,
+        priority_request: config.gate("PriorityRequest"),
+        seed: rng.next_u64(),
+        incarnation,
+    }
+}
+
+pub fn start_options(config: &Config, layout: Layout, bootstrap: Bootstrap) -> StartOptions {
+    let ticks = config.election.as_secs_f64() / config.heartbeat.as_secs_f64();
+    let minimum = (3.0 * ticks / 2.0 * config.heartbeat.as_secs_f64()).ceil() as i64;
+    let lease = dolmen_lease::Config {
+        min_ttl_seconds: minimum,
+        checkpoints: config.gate("LeaseCheckpoint"),
+        ..dolmen_lease::Config::default()
+    };
+    StartOptions {
+        layout,
+        bootstrap,
+        machine: dolmen_machine::Config { lease, log: dolmen_revlog::Options::default() },
+        wal: dolmen_wal::WalOptions::default(),
+    }
+}
+
+pub fn transport_config(
+    config: &Config,
+    layout: &Layout,
+    identity: &Identity,
+    tls: Option<ClientTls>,
+) -> dolmen_transport::Config {
+    dolmen_transport::Config {
+        member_id: identity.member_id,
+        cluster_id: identity.cluster_id,
+        peer_urls: shown(&config.advertise_peer),
+        server_version: version::ETCD.into(),
+        min_cluster_version: dolmen_machine::MIN_CLUSTER_VERSION.into(),
+        snap_dir: layout.snap(),
+        dial_timeout: DIAL_TIMEOUT,
+        tls,
+        local_addr: None,
+        clock: Arc::new(RealClock::mono),
+        memory: MEMORY,
+    }
+}
+
+pub fn api_options(config: &Config, node: Handle, client: PeerClient, transport: &Transport) -> dolmen_api::Options {
+    let api = dolmen_api::Config {
+        server_version: version::ETCD.into(),
+        max_request_bytes: config.max_request_bytes as usize,
+        max_txn_ops: config.max_txn_ops as usize,
+        quota_bytes: config.quota_bytes,
+        max_concurrent_streams: config.max_concurrent_streams,
+        election_timeout: config.election,
+        request_timeout: Duration::from_secs(5) + 2 * config.election,
+        keepalive_interval: config.keepalive_interval,
+        keepalive_timeout: config.keepalive_timeout,
+        host_whitelist: config.host_whitelist.clone(),
+        cors: config.cors.clone(),
+        ..dolmen_api::Config::default()
+    };
+    let extra_metrics = vec![network_metrics::families(node.status().member_id, transport.stats().clone())];
+    let runtimes = std::thread::available_parallelism().map_or(1, usize::from);
+    let forwarder = Arc::new(ToLeader::new(client, runtimes));
+    dolmen_api::Options { config: api, node, forwarder, extra_metrics, memory: MEMORY }
+}
+
+/// The peer port's requests that are not raft's, answered by the edge.
+pub struct PeerPort(pub PeerHttp);
+
+impl PeerApi for PeerPort {
+    fn handle(&self, request: ApiRequest) -> ApiFuture {
+        let edge = self.0.clone();
+        Box::pin(async move {
+            let ApiRequest { method, path, headers, body, .. } = request;
+            let answer = edge.handle(PeerRequest { method, path, headers, body }).await;
+            ApiResponse { status: answer.status, headers: answer.headers, body: answer.body }
+        })
+    }
+
+    fn renew_lease(&self, request: &[u8]) -> Option<Bytes> {
+        self.0.renew_at_once(request)
+    }
+}
