@@ -77,7 +77,7 @@ impl Log {
         self.reclaim.sources = ids;
         self.reclaim.late.clear();
         let (store, generation) = (Arc::clone(&self.store), self.generation());
-        let durable_seq = self.durable_seq;
+        let durable_seq = self.claimed_seq();
         Some(Task { store, generation, durable_seq, sources, dead, kept, progress: Progress::default() })
     }
 

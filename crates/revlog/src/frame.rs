@@ -1,4 +1,5 @@
-//! One batch, or one checkpoint, as it lies in the active file. The byte table is in `docs/format-revlog.md`.
+//! One batch or a part of one, or one checkpoint, as it lies in the active file. The byte table is in
+//! `docs/format-revlog.md`.
 
 use std::path::Path;
 
@@ -10,14 +11,19 @@ use crate::codec::{Get, put_varint};
 use crate::record::{Head, NewRecord, Slot, put_record};
 use crate::tables::{Table, TableOp, Tables};
 
-pub(crate) const HEADER: usize = 80;
-const MAGIC: [u8; 4] = *b"DLF1";
+pub(crate) const HEADER: usize = 104;
+const MAGIC: [u8; 4] = *b"DLF2";
+/// Of version 1: read, no longer written.
+const HEADER_1: usize = 80;
+const MAGIC_1: [u8; 4] = *b"DLF1";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Batch = 1,
     /// All tables as they stood at the end of the segment before. The first frame of every file.
     Checkpoint = 2,
+    /// Records of a batch that goes on in the next frame. They count when its last frame, a [`Kind::Batch`], does.
+    Part = 3,
 }
 
 /// What a frame's header says.
@@ -34,6 +40,9 @@ pub(crate) struct Stamp {
     pub compact: i64,
     /// Every frame up to this one was durable when this one was made; so one that is broken was damaged, not torn.
     pub durable_seq: u64,
+    /// Main revision of the first record of the batch that was under way when this frame was made: its parts may lie in
+    /// the files before. 0: none was.
+    pub begun: i64,
 }
 
 /// One encoded frame and where its records are.
@@ -79,6 +88,8 @@ pub(crate) fn encode<'a>(
     header[64..68].copy_from_slice(&(records.len() as u32).to_le_bytes());
     header[68..72].copy_from_slice(&table_count.to_le_bytes());
     header[72..76].copy_from_slice(&body_crc.to_le_bytes());
+    // Least and greatest time of the records at 80 and 88: none carries one yet.
+    header[96..104].copy_from_slice(&stamp.begun.to_le_bytes());
     let header_crc = crc32c::crc32c(&header[8..]);
     header[4..8].copy_from_slice(&header_crc.to_le_bytes());
     Encoded { bytes: out.into(), slots }
@@ -88,6 +99,8 @@ pub(crate) fn encode<'a>(
 #[derive(Clone, Copy)]
 pub(crate) struct Header {
     pub stamp: Stamp,
+    /// Bytes of the header itself.
+    size: usize,
     pub body_len: usize,
     records: u32,
     tables: u32,
@@ -96,18 +109,27 @@ pub(crate) struct Header {
 
 impl Header {
     pub fn parse(bytes: &[u8], at: usize) -> Option<Self> {
-        let bytes = bytes.get(at..at.checked_add(HEADER)?)?;
+        let magic = bytes.get(at..at.checked_add(4)?)?;
+        let size = if magic == MAGIC {
+            HEADER
+        } else if magic == MAGIC_1 {
+            HEADER_1
+        } else {
+            return None;
+        };
+        let bytes = bytes.get(at..at.checked_add(size)?)?;
         let mut get = Get::new(bytes, 4);
-        if bytes[..4] != MAGIC || get.u32()? != crc32c::crc32c(&bytes[8..]) {
+        if get.u32()? != crc32c::crc32c(&bytes[8..]) {
             return None;
         }
         let body_len = get.u32()? as usize;
         let kind = match get.u32()? {
             1 => Kind::Batch,
             2 => Kind::Checkpoint,
+            3 if size == HEADER => Kind::Part,
             _ => return None,
         };
-        let stamp = Stamp {
+        let mut stamp = Stamp {
             kind,
             seq: get.u64()?,
             epoch: get.u64()?,
@@ -115,13 +137,23 @@ impl Header {
             term: get.u64()?,
             compact: get.i64()?,
             durable_seq: get.u64()?,
+            begun: 0,
         };
-        Some(Self { stamp, body_len, records: get.u32()?, tables: get.u32()?, body_crc: get.u32()? })
+        let (records, tables, body_crc) = (get.u32()?, get.u32()?, get.u32()?);
+        if size == HEADER {
+            stamp.begun = Get::new(bytes, 96).i64()?;
+        }
+        Some(Self { stamp, size, body_len, records, tables, body_crc })
+    }
+
+    /// Bytes of the whole frame.
+    pub fn total(&self) -> usize {
+        self.size.saturating_add(self.body_len)
     }
 
     /// The body after a header at `at`, when it is all there and its checksum fits.
     pub fn body(&self, bytes: &Bytes, at: usize) -> Option<Bytes> {
-        let start = at + HEADER;
+        let start = at + self.size;
         let end = start.checked_add(self.body_len)?;
         let body = bytes.get(start..end)?;
         (crc32c::crc32c(body) == self.body_crc).then(|| bytes.slice(start..end))
@@ -132,7 +164,7 @@ impl Header {
     /// # Errors
     /// `Corrupt` when the bytes, whose checksum fits, make no sense.
     pub fn replay(&self, file: &Path, at: usize, body: &Bytes, tables: &mut Tables) -> Result<Vec<Slot>, Error> {
-        let base = at + HEADER;
+        let base = at + self.size;
         let broken = |at: usize| Error::corrupt(file, (base + at) as u64, "a frame's content has no known form");
         let mut at = 0;
         let mut slots = Vec::with_capacity((self.records as usize).min(body.len()));
@@ -176,7 +208,7 @@ fn copied(_body: &Bytes, get: &mut Get<'_>) -> Option<Bytes> {
 /// Whether the bytes behind a broken frame prove that it was damaged after it was durable: a whole header further on
 /// that says so. `at` is where to look first: after the broken frame if its header can be trusted, else right behind.
 pub(crate) fn claimed_durable(bytes: &[u8], mut at: usize, seq: u64, epochs: std::ops::RangeInclusive<u64>) -> bool {
-    while at + HEADER <= bytes.len() {
+    while at + HEADER_1 <= bytes.len() {
         let Some(found) = bytes[at..].iter().position(|byte| *byte == MAGIC[0]) else { return false };
         at += found;
         if let Some(header) = Header::parse(bytes, at)

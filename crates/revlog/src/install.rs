@@ -106,6 +106,7 @@ impl Builder {
             term,
             compact: compact_revision,
             durable_seq: 0,
+            begun: 0,
         };
         let checkpoint = checkpoint(&stamp, &tables);
         let tail = begin_file(&self.store, id, &checkpoint)?;

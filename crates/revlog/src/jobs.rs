@@ -243,14 +243,7 @@ impl SealJob {
         let sealed = if self.active.len() == 0 { None } else { Some(self.write_footer()?) };
         let tail = begin_file(&self.store, self.next, &self.checkpoint)?;
         self.store.sync_dir()?;
-        let entry = sealed.as_ref().map(|segment| SegmentEntry {
-            id: segment.id,
-            len: segment.len(),
-            footer_crc: segment.parts.footer_crc,
-            first: segment.first(),
-            last: segment.last(),
-            dead: Vec::new(),
-        });
+        let entry = sealed.as_ref().map(|segment| SegmentEntry::of(segment, Vec::new()));
         let committed = self.store.commit(self.generation, |manifest| {
             manifest.segments.extend(entry);
             (manifest.active, manifest.durable_seq) = (self.next, self.seq);

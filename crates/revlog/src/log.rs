@@ -51,6 +51,10 @@ pub struct Log {
     seq: u64,
     pub(crate) durable_seq: u64,
     pub(crate) compact_seq: u64,
+    /// The last frame that ended a batch: parts behind it may yet be dropped.
+    whole_seq: u64,
+    /// Main revision of the first record of the batch under way, of which parts were appended; 0 between batches.
+    begun: i64,
     durable_index: Index,
     last: Option<Revision>,
     pub(crate) active: Growing,
@@ -169,6 +173,8 @@ impl Log {
             seq: tip.seq,
             durable_seq: tip.seq,
             compact_seq: tip.seq,
+            whole_seq: tip.seq,
+            begun: 0,
             durable_index: tip.index,
             last: tip.last,
             active: Growing::new(tip.active, Some(tip.tail), end),
@@ -213,25 +219,25 @@ impl Log {
     /// appends faster than jobs write watches [`Log::backlog_bytes`].
     ///
     /// # Panics
-    /// When the caller breaks the log's order (revisions grow, indexes do not fall), or a batch comes near 4 GiB.
+    /// When the caller breaks the log's order (revisions grow, indexes do not fall), or lets 4 GiB wait for jobs.
     pub fn append(&mut self, batch: Batch) {
         assert!(batch.index >= self.index, "batches come in raft order");
-        if self.active.end >= self.store.options.segment_bytes {
-            self.roll();
+        let mut records = &batch.records[..];
+        while let Some((part, rest)) = self.cut_part(records) {
+            self.append_part(part);
+            records = rest;
         }
-        for record in &batch.records {
-            assert!(fits(record), "a record is below 1 GiB and its revision positive");
-            assert!(self.last.is_none_or(|last| last < record.rev), "records come in revision order");
-            self.last = Some(record.rev);
-        }
+        self.make_room(records);
         self.seq += 1;
+        self.whole_seq = self.seq;
         (self.index, self.term) = (batch.index, batch.term);
         if let Some(compact) = batch.compact
             && compact > self.compact
         {
             (self.compact, self.compact_seq) = (compact, self.seq);
         }
-        self.append_frame(&batch.records, &batch.tables);
+        self.append_frame(Kind::Batch, records, &batch.tables);
+        self.begun = 0;
         for op in batch.tables {
             self.tables.apply(op);
         }
@@ -242,8 +248,49 @@ impl Log {
         self.publish_sizes();
     }
 
-    fn append_frame(&mut self, records: &[NewRecord], tables: &[crate::TableOp]) {
-        let stamp = self.stamp(Kind::Batch);
+    /// Adds the first records of a batch that is still being made, so that they need not be kept until it ends with
+    /// [`Log::append`]. Readable at once for whoever knows their revisions; after a crash there, or not at all, with the
+    /// rest of the batch.
+    ///
+    /// # Panics
+    /// As [`Log::append`].
+    pub fn append_part(&mut self, records: &[NewRecord]) {
+        let Some(first) = records.first() else { return };
+        self.make_room(records);
+        if self.begun == 0 {
+            self.begun = first.rev.main;
+        }
+        self.seq += 1;
+        self.append_frame(Kind::Part, records, &[]);
+        self.publish_sizes();
+    }
+
+    /// The records that fill a frame and those behind them, `None` when one frame takes them all.
+    fn cut_part<'r>(&self, records: &'r [NewRecord]) -> Option<(&'r [NewRecord], &'r [NewRecord])> {
+        let mut bytes = 0;
+        let fits = |record: &NewRecord| {
+            bytes += record.payload.len();
+            bytes <= self.store.options.part_bytes
+        };
+        // At least one in each, however large.
+        let at = records.iter().map(fits).position(|fits| !fits)?.max(1);
+        (at < records.len()).then(|| records.split_at(at))
+    }
+
+    /// Checks the records of the next frame, and begins a new file for it when this one is full.
+    fn make_room(&mut self, records: &[NewRecord]) {
+        if self.active.end >= self.store.options.segment_bytes {
+            self.roll();
+        }
+        for record in records {
+            assert!(fits(record), "a record is below 1 GiB and its revision positive");
+            assert!(self.last.is_none_or(|last| last < record.rev), "records come in revision order");
+            self.last = Some(record.rev);
+        }
+    }
+
+    fn append_frame(&mut self, kind: Kind, records: &[NewRecord], tables: &[crate::TableOp]) {
+        let stamp = self.stamp(kind);
         let offset = u32::try_from(self.active.end).expect("backlog_bytes keeps a file far below 4 GiB");
         let ops = tables.iter().map(|op| (op.table, &op.key, op.value.as_ref()));
         let encoded = frame::encode(&stamp, records, ops, offset);
@@ -263,8 +310,14 @@ impl Log {
             index: self.index,
             term: self.term,
             compact: self.compact,
-            durable_seq: self.durable_seq,
+            durable_seq: self.claimed_seq(),
+            begun: self.begun,
         }
+    }
+
+    /// Frames up to this number are durable and will not be dropped: not those of a batch that may never end.
+    pub(crate) fn claimed_seq(&self) -> u64 {
+        self.durable_seq.min(self.whole_seq)
     }
 
     /// Begins a new growing segment; a job seals the old one. Nothing happens while an earlier one is being sealed.
@@ -657,7 +710,7 @@ impl Log {
         if self.sealing.is_some() || self.log_job_out {
             return Ok(());
         }
-        self.store.commit(self.generation, |manifest| manifest.durable_seq = self.durable_seq).map(|_| ())
+        self.store.commit(self.generation, |manifest| manifest.durable_seq = self.claimed_seq()).map(|_| ())
     }
 
     /// Begins a new content beside the present one, as a snapshot is received.
@@ -694,6 +747,7 @@ impl Log {
         self.tables = std::mem::take(&mut replacement.tables);
         (self.index, self.term, self.compact) = (replacement.index, replacement.term, replacement.compact);
         (self.seq, self.durable_seq, self.compact_seq) = (FIRST_SEQ, FIRST_SEQ, FIRST_SEQ);
+        (self.whole_seq, self.begun) = (FIRST_SEQ, 0);
         self.durable_index = self.index;
         self.last = replacement.last;
         (self.log_job_out, self.pending_since) = (false, None);

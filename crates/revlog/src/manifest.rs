@@ -6,7 +6,7 @@ use dolmen_types::Revision;
 
 use crate::Error;
 use crate::codec::Get;
-use crate::segment::VERSION;
+use crate::segment::{Segment, VERSION, known};
 
 const MAGIC: [u8; 8] = *b"DOLMENMF";
 const HEADER: usize = 24;
@@ -21,9 +21,25 @@ pub(crate) struct SegmentEntry {
     pub footer_crc: u32,
     pub first: Revision,
     pub last: Revision,
+    /// Records that count, from the first on. Any behind them belong to a batch that never ended.
+    pub records: u64,
     /// A bit for each record, in order, that was dead when a record after it was reclaimed. Without it a start-up
     /// could see an old put whose tombstone is gone. Trailing zero words are left out.
     pub dead: Vec<u64>,
+}
+
+impl SegmentEntry {
+    pub fn of(segment: &Segment, dead: Vec<u64>) -> Self {
+        Self {
+            id: segment.id,
+            len: segment.len(),
+            footer_crc: segment.parts.footer_crc,
+            first: segment.first(),
+            last: segment.last(),
+            records: segment.slots().len() as u64,
+            dead,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +71,7 @@ impl Manifest {
                 out.extend_from_slice(&rev.main.to_le_bytes());
                 out.extend_from_slice(&rev.sub.to_le_bytes());
             }
+            out.extend_from_slice(&segment.records.to_le_bytes());
             out.extend_from_slice(&(segment.dead.len() as u32).to_le_bytes());
             for word in &segment.dead {
                 out.extend_from_slice(&word.to_le_bytes());
@@ -77,7 +94,7 @@ impl Manifest {
         let mut get = Get::new(bytes, 8);
         let bad = |at: usize| Error::corrupt(file, at as u64, "MANIFEST has no known form");
         let (version, crc) = (get.u32().ok_or_else(|| bad(8))?, get.u32().ok_or_else(|| bad(12))?);
-        if version != VERSION {
+        if !known(version) {
             return Err(Error::Version { file: file.to_owned(), found: version, supported: VERSION });
         }
         if crc32c::crc32c(&bytes[16..]) != crc {
@@ -87,10 +104,10 @@ impl Manifest {
         if len != Some((bytes.len() - HEADER) as u64) {
             return Err(bad(16));
         }
-        Self::body(&mut get).filter(Self::makes_sense).ok_or_else(|| bad(get.at))
+        Self::body(&mut get, version).filter(Self::makes_sense).ok_or_else(|| bad(get.at))
     }
 
-    fn body(get: &mut Get<'_>) -> Option<Self> {
+    fn body(get: &mut Get<'_>, version: u32) -> Option<Self> {
         let mut out = Self {
             epoch: get.u64()?,
             next_id: get.u64()?,
@@ -102,10 +119,11 @@ impl Manifest {
             let (id, len, footer_crc) = (get.u64()?, get.u64()?, get.u32()?);
             let first = Revision::new(get.i64()?, get.i64()?);
             let last = Revision::new(get.i64()?, get.i64()?);
+            let records = if version == 1 { u64::MAX } else { get.u64()? };
             let words = get.u32()? as usize;
             let dead = get.bytes(words.checked_mul(8)?)?;
             let dead = dead.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
-            out.segments.push(SegmentEntry { id, len, footer_crc, first, last, dead: dead.collect() });
+            out.segments.push(SegmentEntry { id, len, footer_crc, first, last, records, dead: dead.collect() });
         }
         (get.left() == 0).then_some(out)
     }
@@ -129,6 +147,7 @@ mod tests {
             footer_crc: 5,
             first: Revision::new(main, 0),
             last: Revision::new(main + 5, 2),
+            records: 9,
             dead,
         };
         let manifest = Manifest {
@@ -154,9 +173,9 @@ mod tests {
     #[test]
     fn a_later_version_is_named_as_such() {
         let mut bytes = Manifest::default().encode();
-        bytes[8] = 2;
+        bytes[8] = 3;
         let error = Manifest::decode(Path::new("MANIFEST"), &bytes).unwrap_err();
-        assert!(matches!(error, Error::Version { found: 2, supported: 1, .. }));
+        assert!(matches!(error, Error::Version { found: 3, supported: 2, .. }));
         assert!(error.to_string().contains("start the version that wrote it"));
     }
 }

@@ -7,6 +7,8 @@ pub struct Options {
     pub sync_interval: u64,
     /// Bytes of unwritten batches that make such a job due at once.
     pub sync_bytes: u64,
+    /// Bytes of records in a frame, about: a larger batch takes several.
+    pub part_bytes: usize,
     /// What reclaim may read and write in a second.
     pub reclaim_bytes_per_second: u64,
     /// What reclaim handles in one job, so that jobs of the log never wait long behind it.
@@ -26,6 +28,7 @@ impl Default for Options {
             segment_bytes: 32 << 20,
             sync_interval: 1_000_000_000,
             sync_bytes: 16 << 20,
+            part_bytes: 4 << 20,
             reclaim_bytes_per_second: 64 << 20,
             reclaim_slice_bytes: 1 << 20,
             garbage_percent: 15,

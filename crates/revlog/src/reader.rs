@@ -122,6 +122,14 @@ impl Reader {
         self.published.state().get(rev, |_| usize::MAX)
     }
 
+    /// The CRC-32C that the payload of a revision had when it was written, by the footer of its segment: what a copy from
+    /// elsewhere must match to take its place. `None` when the segment is not sealed, or of version 1. Walks the footer.
+    pub fn checksum(&self, rev: Revision) -> Option<u32> {
+        let state = self.published.state();
+        let segment = state.sealed_at(rev)?;
+        segment.payload_crc(segment.find(rev)?)
+    }
+
     /// Everything as it is now. Reclaim goes on, but nothing the view sees goes away, on disk neither: drop it soon.
     pub fn view(&self) -> View {
         let state = self.published.state();

@@ -138,14 +138,7 @@ impl Task {
             self.store.sync_dir()?;
         }
         let ids: Vec<u64> = self.sources.iter().map(|source| source.segment.id).collect();
-        let entry = output.as_ref().map(|output| SegmentEntry {
-            id: output.id,
-            len: output.len(),
-            footer_crc: output.parts.footer_crc,
-            first: output.first(),
-            last: output.last(),
-            dead: self.progress.out_dead.words().to_vec(),
-        });
+        let entry = output.as_ref().map(|output| SegmentEntry::of(output, self.progress.out_dead.words().to_vec()));
         let committed = self.store.commit(self.generation, |manifest| {
             manifest.durable_seq = manifest.durable_seq.max(self.durable_seq);
             let at = manifest.segments.iter().position(|segment| ids.contains(&segment.id));

@@ -14,7 +14,8 @@ use crate::active::Active;
 use crate::frame::{self, HEADER, Header, Kind, Stamp};
 use crate::install::{FIRST_SEQ, checkpoint};
 use crate::jobs::{Tail, begin_file};
-use crate::manifest::{self, Manifest};
+use crate::manifest::{self, Manifest, SegmentEntry};
+use crate::record::Slot;
 use crate::segment::{Content, FILE_HEADER, MAX_FILE, Segment, check_header, file_id};
 use crate::store::{Current, LOCK, MANIFEST, SPARE, Store, Trash, is_full, unlink};
 use crate::tables::Tables;
@@ -72,23 +73,28 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<
     };
     let mut sealed = Vec::with_capacity(manifest.segments.len());
     for entry in &manifest.segments {
-        let segment = store.open_segment(entry.id, entry.len, entry.footer_crc)?;
+        let segment = store.open_segment(entry)?;
         let words = segment.slots().len().div_ceil(64);
         if segment.first() != entry.first || segment.last() != entry.last || entry.dead.len() > words {
             let what = "the footer covers other revisions than MANIFEST says";
             return Err(Error::corrupt(&segment.path, segment.parts.footer.start as u64, what));
         }
-        sealed.push(Arc::new(segment));
+        sealed.push(segment);
     }
     let tip = match tip.take() {
         Some(tip) => tip,
         None => {
-            let tip = read_active(&store, &manifest, sealed.last().map(|segment| segment.last()))?;
+            let tip = read_active(&store, &manifest, &mut sealed)?;
+            manifest.segments.truncate(sealed.len());
+            for (entry, segment) in manifest.segments.iter_mut().zip(&sealed) {
+                *entry = SegmentEntry::of(segment, std::mem::take(&mut entry.dead));
+            }
             renew_manifest(&store, &mut manifest, &tip, &names)?;
             tip
         }
     };
     store.current.get_mut().manifest = manifest.clone();
+    let sealed = sealed.into_iter().map(Arc::new).collect();
     Ok(Opened { store: Arc::new(store), manifest, sealed, tip })
 }
 
@@ -134,8 +140,16 @@ fn create(store: &Store) -> Result<(Manifest, Tip), Error> {
     // A file left by a first start that was cut short has this name and is emptied.
     let id = 1;
     store.next_id.store(2, Ordering::Relaxed);
-    let stamp =
-        Stamp { kind: Kind::Checkpoint, seq: FIRST_SEQ, epoch: 1, index: 0, term: 0, compact: -1, durable_seq: 0 };
+    let stamp = Stamp {
+        kind: Kind::Checkpoint,
+        seq: FIRST_SEQ,
+        epoch: 1,
+        index: 0,
+        term: 0,
+        compact: -1,
+        durable_seq: 0,
+        begun: 0,
+    };
     let frame = checkpoint(&stamp, &Tables::default());
     let tail = begin_file(store, id, &frame)?;
     store.sync_dir()?;
@@ -157,8 +171,9 @@ fn create(store: &Store) -> Result<(Manifest, Tip), Error> {
     Ok((manifest, tip))
 }
 
-/// Reads the active file frame by frame, stops at the first that does not follow, and cuts there for good.
-fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -> Result<Tip, Error> {
+/// Reads the active file frame by frame, stops at the first that does not follow, and cuts there for good, together with
+/// the parts of a batch that did not end: those in sealed segments are left out as well.
+fn read_active(store: &Store, manifest: &Manifest, sealed: &mut Vec<Segment>) -> Result<Tip, Error> {
     let path = store.path(manifest.active);
     let file = match store.disk.open(&path, OpenMode::ReadWrite) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Error::Missing { file: path }),
@@ -174,59 +189,44 @@ fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -
     if check_header(&path, &bytes, manifest.active)? != Content::Frames {
         return Err(Error::corrupt(&path, 12, "the active file holds no frames"));
     }
-    let mut frames = Vec::new();
     let mut tables = Tables::default();
-    let mut record_bytes = 0;
-    let mut before: Option<Stamp> = None;
-    let mut at = FILE_HEADER;
-    let mut starts = Vec::new();
-    loop {
-        let header = Header::parse(&bytes, at);
-        let follows = header.filter(|header| follows(&header.stamp, before.as_ref(), manifest.epoch));
-        let Some((header, body)) = follows.and_then(|header| Some((header, header.body(&bytes, at)?))) else {
-            let Some(before) = &before else {
-                return Err(Error::corrupt(&path, at as u64, "the first frame, once durable, is not there"));
-            };
-            // A header that can be trusted tells where the next frame would be; values, which a client chooses, are
-            // then not searched for something that looks like a frame.
-            let next = follows.map_or(at + 1, |header| at.saturating_add(HEADER + header.body_len));
-            let seq = before.seq + 1;
-            let claimed =
-                seq <= manifest.durable_seq || frame::claimed_durable(&bytes, next, seq, before.epoch..=manifest.epoch);
-            if claimed {
-                let what = format!("frame {seq} was durable and is broken or gone");
-                return Err(Error::corrupt(&path, at as u64, what));
-            }
-            break;
-        };
-        let slots = header.replay(&path, at, &body, &mut tables)?;
-        for slot in &slots {
-            if last.is_some_and(|last| last >= slot.rev()) {
-                return Err(Error::corrupt(&path, u64::from(slot.offset), "a revision does not come after the last"));
-            }
-            last = Some(slot.rev());
-            record_bytes += slot.weight();
-        }
-        let end = at + HEADER + header.body_len;
-        frames.push((at as u32, bytes.slice(at..end), slots));
-        before = Some(header.stamp);
-        starts.push(at);
-        at = end;
+    let mut frames = read_frames(&path, &bytes, manifest, sealed.last().map(Segment::last), &mut tables)?;
+    let claimed = frames.last().map_or(0, |frame| frame.stamp.durable_seq).max(manifest.durable_seq);
+    while frames.last().is_some_and(|frame| frame.stamp.kind == Kind::Part) {
+        frames.pop();
     }
-    let stamp = before.expect("the loop ends only after a first frame");
-    // The first frame was durable before the MANIFEST named the file.
-    let claimed = stamp.durable_seq.max(manifest.durable_seq);
+    let first =
+        frames.first().map(|frame| frame.stamp).expect("the first frame is a checkpoint, or the file is refused");
+    let begun_before = frames.len() == 1 && first.begun != 0;
+    if begun_before {
+        sealed.iter_mut().for_each(|segment| segment.cut(first.begun));
+        sealed.retain(|segment| !segment.slots().is_empty());
+    }
+    let stamp = frames.last().map_or(first, |frame| frame.stamp);
+    let end = frames.last().map_or(FILE_HEADER, |frame| frame.end);
     let unclaimed = usize::try_from(stamp.seq.saturating_sub(claimed)).unwrap_or(usize::MAX);
-    let certain = starts.len().saturating_sub(unclaimed).max(1);
-    let uncertain = starts.get(certain).copied().unwrap_or(at);
-    let fresh = if uncertain < at { copy_active(store, &bytes[..at])? } else { None };
+    // The first frame was durable before the MANIFEST named the file.
+    let certain = frames.len().saturating_sub(unclaimed).max(1);
+    let uncertain = frames.get(certain).map_or(end, |frame| frame.start);
+    let fresh = if begun_before {
+        Some(begin_anew(store, &stamp, &tables)?)
+    } else if uncertain < end {
+        copy_active(store, &bytes[..end])?
+    } else {
+        None
+    };
     let (id, tail) = match fresh {
         Some(fresh) => fresh,
-        None => (manifest.active, settle_in_place(path, file.into(), &bytes, uncertain, at)?),
+        None => (manifest.active, settle_in_place(path, file.into(), &bytes, uncertain, end)?),
     };
     let active = Active::new(id, tail.path.clone());
-    for (offset, frame, slots) in frames {
-        active.push(offset, frame, &slots);
+    let mut last = sealed.last().map(Segment::last);
+    let mut record_bytes = 0;
+    // The checkpoint of a file begun anew is on disk, and holds no record.
+    for frame in frames.iter().filter(|_| !begun_before) {
+        active.push(frame.start as u32, bytes.slice(frame.start..frame.end), &frame.slots);
+        last = frame.slots.last().map(Slot::rev).or(last);
+        record_bytes += frame.slots.iter().map(Slot::weight).sum::<u64>();
     }
     tail.settle(&active)?;
     Ok(Tip {
@@ -240,6 +240,65 @@ fn read_active(store: &Store, manifest: &Manifest, mut last: Option<Revision>) -
         last,
         record_bytes,
     })
+}
+
+/// A frame of the active file.
+struct Frame {
+    start: usize,
+    end: usize,
+    stamp: Stamp,
+    slots: Vec<Slot>,
+}
+
+/// All frames from the first on that are whole and follow each other.
+fn read_frames(
+    path: &Path,
+    bytes: &Bytes,
+    manifest: &Manifest,
+    mut last: Option<Revision>,
+    tables: &mut Tables,
+) -> Result<Vec<Frame>, Error> {
+    let mut frames: Vec<Frame> = Vec::new();
+    let mut at = FILE_HEADER;
+    loop {
+        let before = frames.last().map(|frame| &frame.stamp);
+        let header = Header::parse(bytes, at);
+        let follows = header.filter(|header| follows(&header.stamp, before, manifest.epoch));
+        let Some((header, body)) = follows.and_then(|header| Some((header, header.body(bytes, at)?))) else {
+            let Some(before) = before else {
+                return Err(Error::corrupt(path, at as u64, "the first frame, once durable, is not there"));
+            };
+            // A header that can be trusted tells where the next frame would be; values, which a client chooses, are
+            // then not searched for something that looks like a frame.
+            let next = follows.map_or(at + 1, |header| at.saturating_add(header.total()));
+            let seq = before.seq + 1;
+            let claimed =
+                seq <= manifest.durable_seq || frame::claimed_durable(bytes, next, seq, before.epoch..=manifest.epoch);
+            if claimed {
+                let what = format!("frame {seq} was durable and is broken or gone");
+                return Err(Error::corrupt(path, at as u64, what));
+            }
+            return Ok(frames);
+        };
+        let slots = header.replay(path, at, &body, tables)?;
+        for slot in &slots {
+            if last.is_some_and(|last| last >= slot.rev()) {
+                return Err(Error::corrupt(path, u64::from(slot.offset), "a revision does not come after the last"));
+            }
+            last = Some(slot.rev());
+        }
+        let end = at + header.total();
+        frames.push(Frame { start: at, end, stamp: header.stamp, slots });
+        at = end;
+    }
+}
+
+/// An active file without the batch that began in the files before and never ended.
+fn begin_anew(store: &Store, stamp: &Stamp, tables: &Tables) -> Result<(u64, Tail), Error> {
+    let id = store.new_id();
+    let tail = begin_file(store, id, &checkpoint(&Stamp { begun: 0, ..*stamp }, tables))?;
+    store.sync_dir()?;
+    Ok((id, tail))
 }
 
 /// Room that a copy of the active file leaves on the disk.
@@ -295,7 +354,7 @@ fn follows(stamp: &Stamp, before: Option<&Stamp>, epoch: u64) -> bool {
     match before {
         None => stamp.kind == Kind::Checkpoint && stamp.epoch <= epoch,
         Some(before) => {
-            stamp.kind == Kind::Batch
+            stamp.kind != Kind::Checkpoint
                 && stamp.seq == before.seq + 1
                 && (before.epoch..=epoch).contains(&stamp.epoch)
                 && stamp.index >= before.index
@@ -345,7 +404,16 @@ mod tests {
 
     #[test]
     fn a_frame_follows_by_number_epoch_kind_and_index() {
-        let first = Stamp { kind: Kind::Checkpoint, seq: 5, epoch: 3, index: 10, term: 2, compact: -1, durable_seq: 4 };
+        let first = Stamp {
+            kind: Kind::Checkpoint,
+            seq: 5,
+            epoch: 3,
+            index: 10,
+            term: 2,
+            compact: -1,
+            durable_seq: 4,
+            begun: 0,
+        };
         let next = Stamp { kind: Kind::Batch, seq: 6, ..first };
         assert!(follows(&first, None, 3) && follows(&next, Some(&first), 3));
         assert!(follows(&Stamp { epoch: 4, index: 11, ..next }, Some(&first), 4));

@@ -11,11 +11,12 @@ use dolmen_types::Revision;
 
 use crate::Error;
 use crate::codec::{Get, put_signed, put_varint};
+use crate::manifest::SegmentEntry;
 use crate::record::{Head, KEY_INSIDE, RecordMeta, Slot, TOMBSTONE, checks};
 use crate::store::Trash;
 
-/// The version of every file of the store.
-pub(crate) const VERSION: u32 = 1;
+/// The version of every file that is written. Those of version 1 are read.
+pub(crate) const VERSION: u32 = 2;
 pub(crate) const FILE_HEADER: usize = 32;
 pub(crate) const TRAILER: usize = 40;
 /// Offsets inside a file are 32 bits wide.
@@ -24,7 +25,13 @@ pub(crate) const MAX_FILE: u64 = u32::MAX as u64;
 const FILE_MAGIC: [u8; 8] = *b"DOLMENSG";
 const FOOTER_MAGIC: [u8; 8] = *b"DOLMENFT";
 const TRAILER_MAGIC: [u8; 8] = *b"DOLMENED";
-const FOOTER_FIXED: usize = 72;
+const FOOTER_FIXED: usize = 88;
+const FOOTER_FIXED_1: usize = 72;
+
+/// Whether files of a version can be read.
+pub(crate) fn known(version: u32) -> bool {
+    (1..=VERSION).contains(&version)
+}
 
 /// What a file holds between header and footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +76,7 @@ pub(crate) fn check_header(file: &Path, bytes: &[u8], id: u64) -> Result<Content
     if word(28) != crc32c::crc32c(&header[..28]) {
         return Err(Error::corrupt(file, 0, "the header does not match its checksum"));
     }
-    if word(8) != VERSION {
+    if !known(word(8)) {
         return Err(Error::Version { file: file.to_owned(), found: word(8), supported: VERSION });
     }
     if header[16..24] != id.to_le_bytes() {
@@ -107,11 +114,13 @@ impl FooterBuilder {
         put_signed(out, head.rev.main.wrapping_sub(head.create));
         put_signed(out, head.version);
         put_signed(out, head.lease);
+        let payload = &record[head.head..head.head + head.len];
         let key = &record[head.key_range()];
         let shared = self.key.iter().zip(key).take_while(|(a, b)| a == b).count();
         put_varint(out, shared as u64);
         put_varint(out, (key.len() - shared) as u64);
         out.extend_from_slice(&key[shared..]);
+        out.extend_from_slice(&crc32c::crc32c(payload).to_le_bytes());
         self.key.truncate(shared);
         self.key.extend_from_slice(&key[shared..]);
         self.last_main = head.rev.main;
@@ -139,6 +148,8 @@ impl FooterBuilder {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&self.record_bytes.to_le_bytes());
+        // Least and greatest time of the records: none carries one yet.
+        out.extend_from_slice(&[0; 16]);
         out.extend_from_slice(&(self.entries.len() as u64).to_le_bytes());
         debug_assert_eq!(out.len(), FOOTER_FIXED);
         out.extend_from_slice(&self.entries);
@@ -153,7 +164,8 @@ impl FooterBuilder {
         out.extend_from_slice(&trailer_crc.to_le_bytes());
         out.extend_from_slice(&TRAILER_MAGIC);
         let footer = offset as usize..offset as usize + len;
-        (out, FooterParts { slots: self.slots.into(), record_bytes: self.record_bytes, footer, footer_crc: crc })
+        let (slots, record_bytes) = (self.slots.into(), self.record_bytes);
+        (out, FooterParts { slots, record_bytes, footer, footer_crc: crc, version: VERSION })
     }
 }
 
@@ -164,6 +176,7 @@ pub(crate) struct FooterParts {
     /// Where the footer lies, trailer not included.
     pub footer: Range<usize>,
     pub footer_crc: u32,
+    pub version: u32,
 }
 
 /// A sealed segment: never changed again, mapped into memory.
@@ -183,14 +196,8 @@ impl Segment {
     }
 
     /// Opens a sealed file and checks header, trailer and footer, but no record.
-    pub fn open(
-        disk: &dyn Disk,
-        dir: &Path,
-        id: u64,
-        len: u64,
-        footer_crc: u32,
-        trash: Arc<Trash>,
-    ) -> Result<Self, Error> {
+    pub fn open(disk: &dyn Disk, dir: &Path, entry: &SegmentEntry, trash: Arc<Trash>) -> Result<Self, Error> {
+        let SegmentEntry { id, len, footer_crc, records, .. } = *entry;
         let path = dir.join(file_name(id));
         let file = match disk.open(&path, OpenMode::Read) {
             Ok(file) => file,
@@ -209,7 +216,9 @@ impl Segment {
             let what = "the footer is whole but not the one MANIFEST names";
             return Err(Error::corrupt(&path, parts.footer.start as u64, what));
         }
-        Ok(Self::new(id, path, map, parts, trash))
+        let mut segment = Self::new(id, path, map, parts, trash);
+        segment.keep(usize::try_from(records).unwrap_or(usize::MAX));
+        Ok(segment)
     }
 
     pub fn slots(&self) -> &[Slot] {
@@ -263,7 +272,30 @@ impl Segment {
 
     /// The metadata of every record, read from the footer.
     pub fn metas(&self) -> FooterEntries {
-        FooterEntries::new(self.map.slice(self.parts.footer.clone()))
+        let footer = self.map.slice(self.parts.footer.clone());
+        FooterEntries::new(footer, self.parts.version, self.slots().len())
+    }
+
+    /// The checksum of the payload at a position, as the footer has it; a footer of version 1 has none.
+    pub fn payload_crc(&self, at: usize) -> Option<u32> {
+        let mut entries = self.metas();
+        for _ in 0..=at {
+            entries.next_slot().ok()??;
+        }
+        entries.crc
+    }
+
+    /// Leaves out the records of main revision `from` and later: the batch that they belong to never ended.
+    pub fn cut(&mut self, from: i64) {
+        let kept = self.slots().partition_point(|slot| slot.main < from);
+        self.keep(kept);
+    }
+
+    fn keep(&mut self, records: usize) {
+        if records < self.slots().len() {
+            self.parts.slots = self.slots()[..records].into();
+            self.parts.record_bytes = self.slots().iter().map(Slot::weight).sum();
+        }
     }
 
     /// Asks for the file to be removed once nobody holds the segment.
@@ -326,12 +358,12 @@ fn read_footer(path: &Path, map: &Bytes, id: u64) -> Result<FooterParts, Error> 
     if trailer[32..] != TRAILER_MAGIC || crc != crc32c::crc32c(&trailer[..28]) {
         return Err(corrupt(trailer_at, "the trailer does not match its checksum"));
     }
-    if version != VERSION {
+    if !known(version) {
         return Err(Error::Version { file: path.to_owned(), found: version, supported: VERSION });
     }
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
     let end = start.checked_add(usize::try_from(len).unwrap_or(usize::MAX));
-    if start < FILE_HEADER || end != Some(trailer_at) || trailer_at - start < FOOTER_FIXED {
+    if start < FILE_HEADER || end != Some(trailer_at) || trailer_at - start < fixed(version) {
         return Err(corrupt(trailer_at, "the trailer points outside the file"));
     }
     let footer = map.slice(start..trailer_at);
@@ -350,7 +382,7 @@ fn read_footer(path: &Path, map: &Bytes, id: u64) -> Result<FooterParts, Error> 
     }
     let mut slots: Vec<Slot> = Vec::with_capacity(count as usize);
     let mut record_bytes = 0;
-    let mut entries = FooterEntries::new(footer);
+    let mut entries = FooterEntries::new(footer, version, usize::MAX);
     while let Some(slot) = entries.next_slot().map_err(|()| bad())? {
         if slots.last().is_some_and(|last| last.rev() >= slot.rev()) || entries.end > start {
             return Err(bad());
@@ -361,7 +393,11 @@ fn read_footer(path: &Path, map: &Bytes, id: u64) -> Result<FooterParts, Error> 
     if slots.len() as u64 != count {
         return Err(bad());
     }
-    Ok(FooterParts { slots: slots.into(), record_bytes, footer: start..trailer_at, footer_crc })
+    Ok(FooterParts { slots: slots.into(), record_bytes, footer: start..trailer_at, footer_crc, version })
+}
+
+fn fixed(version: u32) -> usize {
+    if version == 1 { FOOTER_FIXED_1 } else { FOOTER_FIXED }
 }
 
 /// Walks the entries of a footer.
@@ -373,18 +409,24 @@ pub(crate) struct FooterEntries {
     end: usize,
     key: Vec<u8>,
     rest: (i64, i64, i64),
+    crc: Option<u32>,
+    version: u32,
+    /// Entries still to come.
+    left: usize,
 }
 
 impl FooterEntries {
-    fn new(footer: Bytes) -> Self {
-        Self { footer, at: FOOTER_FIXED, main: 0, end: 0, key: Vec::new(), rest: (0, 0, 0) }
+    fn new(footer: Bytes, version: u32, count: usize) -> Self {
+        let (at, key) = (fixed(version), Vec::new());
+        Self { footer, at, main: 0, end: 0, key, rest: (0, 0, 0), crc: None, version, left: count }
     }
 
     /// The next entry, `None` at the end.
     pub fn next_slot(&mut self) -> Result<Option<Slot>, ()> {
-        if self.at >= self.footer.len() {
+        if self.at >= self.footer.len() || self.left == 0 {
             return Ok(None);
         }
+        self.left -= 1;
         self.step().map(Some).ok_or(())
     }
 
@@ -401,6 +443,7 @@ impl FooterEntries {
         let shared = usize::try_from(get.varint()?).ok()?;
         let suffix = usize::try_from(get.varint()?).ok()?;
         let suffix = get.bytes(suffix)?;
+        let crc = if self.version == 1 { None } else { Some(get.u32()?) };
         if shared > self.key.len() {
             return None;
         }
@@ -408,7 +451,7 @@ impl FooterEntries {
         self.key.extend_from_slice(suffix);
         let behind = if flags & KEY_INSIDE == 0 { self.key.len() as u64 } else { 0 };
         let end = offset.checked_add(u64::from(head) + u64::from(len) + behind)?;
-        (self.at, self.main, self.rest) = (get.at, main, rest);
+        (self.at, self.main, self.rest, self.crc) = (get.at, main, rest, crc);
         self.end = usize::try_from(end).ok()?;
         Some(Slot { main, sub, offset: u32::try_from(offset).ok()?, len, head, flags })
     }

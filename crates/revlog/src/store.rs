@@ -88,20 +88,12 @@ impl Store {
     /// Switches to a new content, and voids every job of the old one.
     pub fn install(&self, segments: &[Arc<Segment>], active: u64) -> Result<(), Error> {
         let mut current = self.current.lock();
-        let entry = |segment: &Arc<Segment>| SegmentEntry {
-            id: segment.id,
-            len: segment.len(),
-            footer_crc: segment.parts.footer_crc,
-            first: segment.first(),
-            last: segment.last(),
-            dead: Vec::new(),
-        };
         let next = Manifest {
             epoch: current.manifest.epoch,
             next_id: self.next_id.load(Ordering::Relaxed),
             active,
             durable_seq: FIRST_SEQ,
-            segments: segments.iter().map(entry).collect(),
+            segments: segments.iter().map(|segment| SegmentEntry::of(segment, Vec::new())).collect(),
         };
         self.write_manifest(&next)?;
         current.manifest = next;
@@ -166,8 +158,8 @@ impl Store {
         self.disk.sync_dir(&self.dir).map_err(Error::io(&self.dir, "sync the directory"))
     }
 
-    pub fn open_segment(&self, id: u64, len: u64, footer_crc: u32) -> Result<Segment, Error> {
-        Segment::open(&*self.disk, &self.dir, id, len, footer_crc, Arc::clone(&self.trash))
+    pub fn open_segment(&self, entry: &SegmentEntry) -> Result<Segment, Error> {
+        Segment::open(&*self.disk, &self.dir, entry, Arc::clone(&self.trash))
     }
 }
 

@@ -490,7 +490,7 @@ fn an_orderly_end_saves_the_copy_and_witnesses_the_last_frame() {
     drop(log);
     let active = dir().join(files.iter().rfind(|name| name.ends_with(".seg")).unwrap());
     let bytes = disk.read(&active).unwrap();
-    let last = (0..bytes.len() - 3).rfind(|at| bytes[*at..*at + 4] == *b"DLF1").unwrap();
+    let last = (0..bytes.len() - 3).rfind(|at| bytes[*at..*at + 4] == *b"DLF2").unwrap();
     disk.flip_bit(&active, last as u64 * 8 + 3).unwrap();
     let error = Log::open(Arc::new(disk), &dir(), small()).map(drop).unwrap_err();
     assert!(matches!(error, Error::Corrupt { offset, .. } if offset == last as u64), "{error}");

@@ -45,10 +45,10 @@ fn make() -> Made {
     let history = records.iter().map(|record| (record.rev, record.tombstone, record.key.clone()));
     log.mark_dead(&common::dead(history, 30));
     settle(&mut log, Mono(1 << 40), Hint::Normal);
-    for main in 60..90 {
+    for main in 60..93 {
         append(&mut log, &mut records, vec![put(main, 0, "k", &[1; 90]), put(main, 1, "l", &[2; 30])], None);
     }
-    let mut index = append(&mut log, &mut records, vec![put(90, 0, "m", b"last")], None);
+    let mut index = append(&mut log, &mut records, vec![put(93, 0, "m", b"last")], None);
     index = index.max(log.index());
     let kept: Vec<_> = log.reader().view().metas(Revision::default(), i64::MAX).map(|entry| entry.rev).collect();
     records.retain(|record| kept.contains(&record.rev));
@@ -175,7 +175,7 @@ fn a_durable_frame_that_is_broken_is_damage_and_not_a_torn_end() {
     let len = made.files().into_iter().find(|(file, _)| *file == name).unwrap().1;
     let path = dir().join(&name);
     let bytes = made.disk.read(&path).unwrap();
-    let frames: Vec<usize> = (0..bytes.len() - 3).filter(|at| bytes[*at..*at + 4] == *b"DLF1").collect();
+    let frames: Vec<usize> = (0..bytes.len() - 3).filter(|at| bytes[*at..*at + 4] == *b"DLF2").collect();
     assert!(frames.len() > 3 && len as usize == bytes.len());
     for at in &frames[..frames.len() - 1] {
         for inside in [0, 5, 20, 60, 90] {
@@ -191,29 +191,29 @@ fn a_durable_frame_that_is_broken_is_damage_and_not_a_torn_end() {
     fork.flip_bit(&path, (*frames.last().unwrap() as u64 + 90) * 8).unwrap();
     let (log, recovered) = open(&fork).unwrap();
     assert_eq!(recovered.index, made.index - 1);
-    assert_eq!(log.reader().get(Revision::new(90, 0)).unwrap(), None);
+    assert_eq!(log.reader().get(Revision::new(93, 0)).unwrap(), None);
 }
 
 #[test]
 fn a_value_that_looks_like_a_later_frame_does_not_keep_a_torn_store_shut() {
     let made = make();
     let bytes = made.disk.read(&dir().join(made.active())).unwrap();
-    let last = (0..bytes.len() - 3).rfind(|at| bytes[*at..*at + 4] == *b"DLF1").unwrap();
+    let last = (0..bytes.len() - 3).rfind(|at| bytes[*at..*at + 4] == *b"DLF2").unwrap();
     // A client that knows the format writes a whole header that claims a great deal.
     let disk = made.disk.fork(0);
     let (mut log, _) = open(&disk).unwrap();
-    let mut forged = bytes[last..last + 80].to_vec();
+    let mut forged = bytes[last..last + 104].to_vec();
     forged[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
     forged[56..64].copy_from_slice(&u64::MAX.to_le_bytes());
     let crc = crc32c::crc32c(&forged[8..]);
     forged[4..8].copy_from_slice(&crc.to_le_bytes());
-    log.append(batch(made.index + 1, vec![put(91, 0, "x", &forged)]));
+    log.append(batch(made.index + 1, vec![put(94, 0, "x", &forged)]));
     sync(&mut log, Mono(0));
     drop(log);
     let name = disk.read_dir(&dir()).unwrap().into_iter().rfind(|name| name.ends_with(".seg")).unwrap();
     let path = dir().join(name);
     let bytes = disk.read(&path).unwrap();
-    let forged_at = (0..bytes.len() - 3).rfind(|at| bytes[*at..*at + 4] == *b"DLF1").unwrap();
+    let forged_at = (0..bytes.len() - 3).rfind(|at| bytes[*at..*at + 4] == *b"DLF2").unwrap();
     disk.flip_bit(&path, (forged_at as u64 - 8) * 8).unwrap();
     assert_eq!(open(&disk).unwrap().1.index, made.index);
 }
@@ -258,7 +258,7 @@ fn reclaim_leaves_a_damaged_segment_alone_and_says_so() {
     sync(&mut log, Mono(0));
     drop(log);
     let name = disk.read_dir(&dir()).unwrap().into_iter().find(|name| name.ends_with(".seg")).unwrap();
-    disk.flip_bit(&dir().join(&name), 200 * 8).unwrap();
+    disk.flip_bit(&dir().join(&name), 300 * 8).unwrap();
     let (mut log, _) = open(&disk).unwrap();
     // Every other record dies, so that the damaged one would have to be copied.
     let dead: Vec<_> = (2..80).filter(|main| main % 2 == 1).map(|main| Revision::new(main, 0)).collect();

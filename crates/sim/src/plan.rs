@@ -149,6 +149,7 @@ impl Plan {
             segment_bytes: rng.range(4 << 10, 48 << 10),
             sync_interval: rng.range(5, 400) * MS,
             sync_bytes: rng.range(512, 32 << 10),
+            part_bytes: 1 << 10,
             reclaim_bytes_per_second: rng.range(64 << 10, 4 << 20),
             reclaim_slice_bytes: rng.range(512, 16 << 10),
             garbage_percent: rng.range(2, 50),

@@ -208,6 +208,7 @@ pub fn small_options() -> Options {
         segment_bytes: 4 << 10,
         sync_interval: 0,
         sync_bytes: 1 << 10,
+        part_bytes: 200,
         reclaim_bytes_per_second: 1 << 40,
         reclaim_slice_bytes: 1 << 10,
         garbage_percent: 1,

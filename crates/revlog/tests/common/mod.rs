@@ -24,6 +24,7 @@ pub fn small() -> Options {
         segment_bytes: 3000,
         sync_interval: 1_000_000_000,
         sync_bytes: 1500,
+        part_bytes: 150,
         reclaim_bytes_per_second: 1 << 40,
         reclaim_slice_bytes: 700,
         garbage_percent: 15,
