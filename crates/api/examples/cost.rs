@@ -69,7 +69,7 @@ fn member() {
     let options = StartOptions {
         layout: Layout::new(Path::new("/data"), None),
         bootstrap: Bootstrap::New { members: vec![member] },
-        machine: dolmen_machine::Config { lease: Default::default(), log: Default::default() },
+        machine: dolmen_machine::Config::default(),
         wal: Default::default(),
     };
     let config = dolmen_node::Config {

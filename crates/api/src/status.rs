@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 
+use dolmen_auth::AuthError;
 use dolmen_machine::ApplyError;
 use dolmen_mvcc::RangeError;
 use dolmen_node::RequestError;
@@ -245,8 +246,37 @@ impl From<ApplyError> for Status {
             ApplyError::MemberNotFound => MEMBER_NOT_FOUND,
             ApplyError::PeerUrlExists => PEER_URL_EXISTS,
             ApplyError::MemberNotLearner => MEMBER_NOT_LEARNER,
-            ApplyError::AuthNotEnabled => AUTH_NOT_ENABLED,
+            ApplyError::Auth(error) => error.into(),
             ApplyError::NotSupported => Status::not_yet_supported("this kind of request"),
+        }
+    }
+}
+
+/// etcd has neither a code nor its prefix for it.
+pub const NO_PASSWORD_USER: Status =
+    Status::new(Code::Unknown, "auth: authentication failed, password was given for no password user");
+
+impl From<AuthError> for Status {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::RootUserNotExist => ROOT_USER_NOT_EXIST,
+            AuthError::RootRoleNotExist => ROOT_ROLE_NOT_EXIST,
+            AuthError::UserExists => USER_ALREADY_EXIST,
+            AuthError::UserEmpty => USER_EMPTY,
+            AuthError::UserNotFound => USER_NOT_FOUND,
+            AuthError::RoleExists => ROLE_ALREADY_EXIST,
+            AuthError::RoleNotFound => ROLE_NOT_FOUND,
+            AuthError::RoleEmpty => ROLE_EMPTY,
+            AuthError::AuthFailed => AUTH_FAILED,
+            AuthError::PermissionNotGiven => PERMISSION_NOT_GIVEN,
+            AuthError::PermissionDenied => PERMISSION_DENIED,
+            AuthError::RoleNotGranted => ROLE_NOT_GRANTED,
+            AuthError::PermissionNotGranted => PERMISSION_NOT_GRANTED,
+            AuthError::NotEnabled => AUTH_NOT_ENABLED,
+            AuthError::InvalidToken => INVALID_AUTH_TOKEN,
+            AuthError::InvalidManagement => INVALID_AUTH_MGMT,
+            AuthError::OldRevision => AUTH_OLD_REVISION,
+            AuthError::NoPasswordUser => NO_PASSWORD_USER,
         }
     }
 }
@@ -410,7 +440,23 @@ mod tests {
             ApplyError::MemberNotFound,
             ApplyError::PeerUrlExists,
             ApplyError::MemberNotLearner,
-            ApplyError::AuthNotEnabled,
+            AuthError::RootUserNotExist.into(),
+            AuthError::RootRoleNotExist.into(),
+            AuthError::UserExists.into(),
+            AuthError::UserEmpty.into(),
+            AuthError::UserNotFound.into(),
+            AuthError::RoleExists.into(),
+            AuthError::RoleNotFound.into(),
+            AuthError::RoleEmpty.into(),
+            AuthError::AuthFailed.into(),
+            AuthError::PermissionNotGiven.into(),
+            AuthError::PermissionDenied.into(),
+            AuthError::RoleNotGranted.into(),
+            AuthError::PermissionNotGranted.into(),
+            AuthError::NotEnabled.into(),
+            AuthError::InvalidToken.into(),
+            AuthError::InvalidManagement.into(),
+            AuthError::OldRevision.into(),
         ] {
             assert_eq!(Status::from(error).message, format!("etcdserver: {error}"));
         }

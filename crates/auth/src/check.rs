@@ -97,12 +97,7 @@ impl Auth {
 
     /// # Errors
     /// As [`Auth::check_range`], for the key, for its previous value, and for every key of the lease.
-    pub fn check_put(
-        &self,
-        who: Option<&Identity>,
-        put: &pb::PutRequest,
-        leases: &dyn Keys,
-    ) -> Result<(), AuthError> {
+    pub fn check_put(&self, who: Option<&Identity>, put: &pb::PutRequest, leases: &dyn Keys) -> Result<(), AuthError> {
         if !self.is_enabled() {
             return Ok(());
         }

@@ -36,5 +36,5 @@ pub use check::Keys;
 pub use error::AuthError;
 pub use password::{MAX_PASSWORD_BYTES, Password, PasswordError, hash_password};
 pub use permission::{Access, Permissions};
-pub use store::{Auth, Identity, LoadError, Record, RecordTable, ROOT};
+pub use store::{Auth, Identity, LoadError, ROOT, Record, RecordTable};
 pub use tokens::{MAX_TOKENS, TOKEN_LETTERS, TOKEN_PREFIX_BYTES, Tokens};

@@ -218,11 +218,7 @@ impl Auth {
 
     pub(crate) fn delete_user(&mut self, name: &str, records: &mut Vec<Record>) {
         Arc::make_mut(&mut self.users).remove(name);
-        records.push(Record {
-            table: RecordTable::Users,
-            key: Bytes::copy_from_slice(name.as_bytes()),
-            value: None,
-        });
+        records.push(Record { table: RecordTable::Users, key: Bytes::copy_from_slice(name.as_bytes()), value: None });
     }
 
     /// Sets or (`None`) deletes a role, and makes the permissions of its holders anew.

@@ -79,8 +79,7 @@ impl World {
         self.index += 1;
         let before = self.auth.revision();
         let mut records = Vec::new();
-        let outcome =
-            self.auth.apply(self.who.as_ref(), change, self.index, Mono(0), &self.tokens, &mut records);
+        let outcome = self.auth.apply(self.who.as_ref(), change, self.index, Mono(0), &self.tokens, &mut records);
         assert!(outcome.is_ok() || records.is_empty(), "a refused change changes nothing");
         for Record { table: place, key, value } in records {
             match value {
@@ -252,11 +251,7 @@ impl World {
             }
             ["may", "delete", name, rest @ ..] => {
                 let end = rest.first().filter(|word| **word != "prev").map(|end| key(end)).unwrap_or_default();
-                let delete = pb::DeleteRangeRequest {
-                    key: key(name),
-                    range_end: end,
-                    prev_kv: rest.contains(&"prev"),
-                };
+                let delete = pb::DeleteRangeRequest { key: key(name), range_end: end, prev_kv: rest.contains(&"prev") };
                 return told(self.auth.check_delete(who, &delete));
             }
             _ => panic!("no command: {line}"),
@@ -269,7 +264,8 @@ impl World {
 fn scripts() {
     let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
-    let mut paths: Vec<_> = std::fs::read_dir(dir).expect("scripts").map(|entry| entry.expect("a file").path()).collect();
+    let mut paths: Vec<_> =
+        std::fs::read_dir(dir).expect("scripts").map(|entry| entry.expect("a file").path()).collect();
     paths.sort();
     for path in paths {
         let text = std::fs::read_to_string(&path).expect("a script");

@@ -106,9 +106,7 @@ pub fn export_on(
         }
         lock => lock.doing("lock", &lock_path)?,
     };
-    let config =
-        dolmen_machine::Config { lease: dolmen_lease::Config::default(), log: dolmen_revlog::Options::default() };
-    let mut machine = Machine::open(disk.clone(), &store, config)?;
+    let mut machine = Machine::open(disk.clone(), &store, dolmen_machine::Config::default())?;
     let applied = machine.applied();
     let from = Wal::snapshots(&**disk, &layout.wal)?
         .into_iter()

@@ -97,7 +97,7 @@ fn import_options(layout: Layout) -> ImportOptions {
 
 fn machine(disk: &Arc<dyn Disk>, dir: &Path) -> Machine {
     let log = dolmen_revlog::Options { segment_bytes: 64 << 10, spare_bytes: 0, ..dolmen_revlog::Options::default() };
-    let config = dolmen_machine::Config { lease: dolmen_lease::Config::default(), log };
+    let config = dolmen_machine::Config { log, ..dolmen_machine::Config::default() };
     Machine::open(disk.clone(), dir, config).expect("opens")
 }
 

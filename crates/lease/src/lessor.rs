@@ -304,6 +304,11 @@ impl Lessor {
         self.owner.get(key).copied().unwrap_or(0)
     }
 
+    /// Whether `look` is true of every key attached to a lease; of one that is unknown it is.
+    pub fn all_keys(&self, id: LeaseId, look: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.leases.get(&id).is_none_or(|lease| lease.keys.iter().all(|key| look(key)))
+    }
+
     /// The keys attached to a lease, ascending; `None` when it is unknown.
     pub fn keys(&self, id: LeaseId) -> Option<impl Iterator<Item = &Bytes>> {
         self.leases.get(&id).map(|lease| lease.keys.iter())

@@ -4,24 +4,27 @@
 //! entry -> header, Command -> admit (alarms) -> authorise (users) -> execute (keys, leases, alarms, members)
 //! ```
 
+use dolmen_auth::Identity;
 use dolmen_env::Mono;
 use dolmen_mvcc::{Change, CompactError, Txn};
 use dolmen_proto::etcdserverpb::request_op::Request as Op;
 use dolmen_proto::etcdserverpb::{
     AlarmRequest, AlarmResponse, CompactionRequest, DeleteRangeRequest, InternalRaftRequest, LeaseCheckpointRequest,
-    LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RequestHeader, RequestOp, TxnRequest,
+    LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RequestOp, TxnRequest,
 };
 use dolmen_proto::membershippb::{ClusterMemberAttrSetRequest, ClusterVersionSetRequest};
 use dolmen_proto::raftpb::{ConfChange, Entry, EntryType};
+use dolmen_types::Index;
 use prost::Message;
 
 use crate::alarms::Writes;
 use crate::legacy::decode_request;
 use crate::txn::{self, ReadError};
+use crate::users;
 use crate::{Applied, ApplyError, Compaction, ConfChangeContext, FatalError, Machine, Member, Outcome, Response};
 
 /// What a normal entry asks for.
-enum Command {
+pub(crate) enum Command {
     Put(PutRequest),
     DeleteRange(DeleteRangeRequest),
     Txn(TxnRequest),
@@ -32,6 +35,7 @@ enum Command {
     Alarm(AlarmRequest),
     ClusterVersion(ClusterVersionSetRequest),
     MemberAttributes(ClusterMemberAttrSetRequest),
+    Users(dolmen_auth::Change),
     /// Changes nothing on any member.
     Nothing,
     /// Of a kind that this release does not carry out.
@@ -40,7 +44,7 @@ enum Command {
 
 impl Command {
     /// The first field that is set decides, as in etcd.
-    fn of(request: InternalRaftRequest) -> Self {
+    fn of(mut request: InternalRaftRequest) -> Self {
         if let Some(put) = request.put {
             Self::Put(put)
         } else if let Some(delete) = request.delete_range {
@@ -61,7 +65,9 @@ impl Command {
             Self::ClusterVersion(version)
         } else if let Some(attributes) = request.cluster_member_attr_set {
             Self::MemberAttributes(attributes)
-        } else if request.range.is_some() || request.downgrade_version_test.is_some() {
+        } else if let Some(change) = users::change_of(&mut request) {
+            Self::Users(change)
+        } else if request.range.is_some() || request.downgrade_version_test.is_some() || users::only_reads(&request) {
             // A range through the log is what very old releases sent for a linearizable read.
             Self::Nothing
         } else {
@@ -93,7 +99,7 @@ impl Machine {
             Ok(EntryType::EntryNormal) if entry.data.is_empty() => Outcome::Empty,
             Ok(EntryType::EntryNormal) => {
                 let request = decode_request(&entry.data).map_err(bad)?;
-                self.apply_request(request, now)?
+                self.apply_request(request, entry.index, now)?
             }
             Ok(EntryType::EntryConfChange) => {
                 let change = ConfChange::decode(entry.data.clone()).map_err(|e| bad(e.to_string()))?;
@@ -109,37 +115,41 @@ impl Machine {
         Ok(Applied { index: entry.index, outcome })
     }
 
-    fn apply_request(&mut self, mut request: InternalRaftRequest, now: Mono) -> Result<Outcome, FatalError> {
+    fn apply_request(
+        &mut self,
+        mut request: InternalRaftRequest,
+        index: Index,
+        now: Mono,
+    ) -> Result<Outcome, FatalError> {
         let header = request.header.take().unwrap_or_default();
         let id = if header.id == 0 { request.id } else { header.id };
         let mut changes = Vec::new();
-        let result = match self.carry_out(&header, Command::of(request), now, &mut changes) {
-            Ok(response) => Ok(response),
-            Err(ReadError::Outcome(error)) => Err(error),
-            Err(fatal) => return Err(fatal.into()),
-        };
+        let result =
+            match self.carry_out(users::identity(header).as_ref(), Command::of(request), index, now, &mut changes) {
+                Ok(response) => Ok(response),
+                Err(ReadError::Outcome(error)) => Err(error),
+                Err(fatal) => return Err(fatal.into()),
+            };
         Ok(Outcome::Request { id, result, changes })
     }
 
     /// Alarms refuse before users do, as in etcd.
     fn carry_out(
         &mut self,
-        header: &RequestHeader,
+        who: Option<&Identity>,
         command: Command,
+        index: Index,
         now: Mono,
         changes: &mut Vec<Change>,
     ) -> Result<Response, ReadError> {
         if let Some(writes) = command.writes() {
             self.alarms.admit(writes)?;
         }
-        self.authorise(header, &command)?;
+        self.authorise(who, &command)?;
+        if let Command::Users(change) = command {
+            return Ok(Response::Users(self.change_users(who, change, index, now)?));
+        }
         self.execute(command, now, changes)
-    }
-
-    /// Whether the user whom the header names may do this, by the users and permissions of this moment, or those of the
-    /// revision it names. There are no users yet, so authentication cannot be on, and everybody may do everything.
-    fn authorise(&self, _header: &RequestHeader, _command: &Command) -> Result<(), ApplyError> {
-        Ok(())
     }
 
     fn execute(&mut self, command: Command, now: Mono, changes: &mut Vec<Change>) -> Result<Response, ReadError> {
@@ -183,7 +193,7 @@ impl Machine {
                 self.membership.set_attributes(request.member_id, name, urls, &mut self.ops);
                 Response::Empty
             }
-            Command::Nothing => Response::Empty,
+            Command::Nothing | Command::Users(_) => Response::Empty,
             Command::Unknown => return Err(ApplyError::NotSupported.into()),
         })
     }

@@ -26,9 +26,9 @@ pub enum ApplyError {
     PeerUrlExists,
     #[error("can only promote a learner member")]
     MemberNotLearner,
-    #[error("authentication is not enabled")]
-    AuthNotEnabled,
-    /// An entry of a kind that this release does not carry out (authentication, downgrade). Every member of this
+    #[error(transparent)]
+    Auth(#[from] dolmen_auth::AuthError),
+    /// An entry of a kind that this release does not carry out (downgrade). Every member of this
     /// release answers alike; docs/compat.md lists the kinds.
     #[error("not yet supported")]
     NotSupported,

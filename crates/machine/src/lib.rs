@@ -2,7 +2,7 @@
 //!
 //! [`Machine::apply`] is a pure function of the log. It reads no clock but for lease deadlines (which never decide an
 //! outcome: expiry comes through the log as a revoke), no local configuration, and every member computes the same
-//! answer, errors included. It is the only writer of the key space, leases, members and alarms, and the only place that
+//! answer, errors included. It is the only writer of the key space, leases, members, users and alarms, and the only place that
 //! knows what the bytes of an entry mean.
 //!
 //! Entries are applied in runs: `apply`, `apply`, ..., [`Machine::commit`]. A run becomes one batch of the store: its
@@ -23,11 +23,13 @@ mod leases;
 mod legacy;
 mod membership;
 pub mod txn;
+mod users;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use dolmen_auth::{Auth, Tokens};
 use dolmen_env::Disk;
 use dolmen_lease::Lessor;
 use dolmen_mvcc::{Change, CompactionHash, Store};
@@ -51,10 +53,12 @@ pub use membership::{
 pub use txn::ReadError;
 
 /// What the machine is opened with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     pub lease: dolmen_lease::Config,
     pub log: dolmen_revlog::Options,
+    /// How long an unused simple token lives, in seconds; 0: etcd's 300.
+    pub token_ttl_seconds: u64,
 }
 
 /// The answer to one applied request. Headers hold only the revision; the edge fills in the rest.
@@ -67,6 +71,8 @@ pub enum Response {
     LeaseGrant(LeaseGrantResponse),
     LeaseRevoke(LeaseRevokeResponse),
     Alarm(AlarmResponse),
+    /// A change of users, roles or permissions, or a login.
+    Users(dolmen_auth::Outcome),
     /// Done, with nothing to tell.
     Empty,
 }
@@ -115,6 +121,9 @@ pub struct Machine {
     lessor: Lessor,
     membership: Membership,
     alarms: Alarms,
+    auth: Auth,
+    /// Assigned by the log, kept in memory; shared with the door, which looks them up.
+    tokens: Arc<Tokens>,
     conf_state: ConfState,
     applied: Index,
     applied_term: Term,
@@ -148,6 +157,8 @@ impl Machine {
             lessor,
             membership: Membership::default(),
             alarms: Alarms::default(),
+            auth: Auth::default(),
+            tokens: Arc::new(Tokens::new(config.token_ttl_seconds)),
             conf_state: ConfState::default(),
             applied: 0,
             applied_term: 0,
@@ -169,6 +180,8 @@ impl Machine {
         let tables = log.tables();
         self.membership = Membership::load(tables).map_err(|e| bad(Table::Members, e.to_string()))?;
         self.alarms = Alarms::load(tables).map_err(|e| bad(Table::Alarm, e.to_string()))?;
+        self.auth = users::load(tables).map_err(|e| bad(Table::Auth, e.to_string()))?;
+        self.tokens.set_enabled(self.auth.is_enabled());
         self.conf_state = match tables.get(Table::Meta, membership::CONF_STATE.as_bytes()) {
             Some(json) => {
                 membership::parse_conf_state(json).map_err(|e| bad(Table::Meta, format!("confState: {e}")))?
@@ -264,6 +277,16 @@ impl Machine {
     /// For what only the leader does with leases, and never changes the applied state: deadlines.
     pub fn lessor_mut(&mut self) -> &mut Lessor {
         &mut self.lessor
+    }
+
+    /// Users, roles and permissions as of what is applied.
+    pub fn auth(&self) -> &Auth {
+        &self.auth
+    }
+
+    /// The simple tokens that the log has assigned since this process began.
+    pub fn tokens(&self) -> &Arc<Tokens> {
+        &self.tokens
     }
 
     /// Raised alarms of one type, or all for `NONE`.

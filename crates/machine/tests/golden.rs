@@ -8,6 +8,8 @@
 //! > grant ID TTL     > revoke ID     > checkpoint ID SECONDS     > leases
 //! > alarm get|raise|clear MEMBER none|nospace|corrupt
 //! > member add|learn|promote|remove|update ID [URL]     > member name ID NAME URL     > members
+//! > as NAME [REVISION] | as -     whose the next requests are; `as -`: nobody's
+//! > auth on|off    > login NAME PREFIX    > user NAME [ROLE]    > role NAME [read|write|both KEY [END]]    > users
 //! > version X.Y.Z    > compact N     > empty    > junk HEX    > term N    > chain
 //! > reopen                                             commits, syncs, and opens the store again
 //! ```
@@ -23,13 +25,15 @@ use bytes::Bytes;
 use dolmen_env::{Disk, Mono, SimDisk};
 use dolmen_machine::{ConfChangeContext, Config, Machine, Member, Outcome, Response};
 use dolmen_mvcc::Change;
+use dolmen_proto::authpb::Permission;
 use dolmen_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use dolmen_proto::etcdserverpb::request_op::Request as Op;
 use dolmen_proto::etcdserverpb::response_op::Response as OpAnswer;
 use dolmen_proto::etcdserverpb::{
-    AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseCheckpoint,
-    LeaseCheckpointRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest, RequestHeader, RequestOp,
-    TxnRequest, TxnResponse,
+    AlarmRequest, AlarmType, AuthRoleAddRequest, AuthRoleGrantPermissionRequest, AuthUserAddRequest,
+    AuthUserGrantRoleRequest, CompactionRequest, Compare, DeleteRangeRequest, InternalAuthenticateRequest,
+    InternalRaftRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest,
+    RangeRequest, RequestHeader, RequestOp, TxnRequest, TxnResponse,
 };
 use dolmen_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest, ClusterVersionSetRequest};
 use dolmen_proto::mvccpb::KeyValue;
@@ -41,10 +45,12 @@ struct World {
     disk: SimDisk,
     machine: Option<Machine>,
     term: u64,
+    /// As headers carry it.
+    who: (String, u64),
 }
 
 fn config() -> Config {
-    Config { lease: dolmen_lease::Config::default(), log: dolmen_revlog::Options::default() }
+    Config::default()
 }
 
 fn bytes(text: &str) -> Bytes {
@@ -232,6 +238,8 @@ fn show_answer(response: &Response) -> String {
             };
             (&alarm.header, format!("alarms{}", alarm.alarms.iter().map(show).collect::<String>()))
         }
+        Response::Users(dolmen_auth::Outcome::Done) => return "users changed".to_owned(),
+        Response::Users(dolmen_auth::Outcome::Token(token)) => return format!("token {token}"),
         Response::Empty => return "done".to_owned(),
     };
     format!("rev={} {what}", header.as_ref().expect("every answer has a header").revision)
@@ -257,7 +265,7 @@ fn show_change(change: &Change) -> String {
 
 impl World {
     fn new() -> Self {
-        let mut world = Self { disk: SimDisk::new(1), machine: None, term: 1 };
+        let mut world = Self { disk: SimDisk::new(1), machine: None, term: 1, who: Default::default() };
         world.open();
         world
     }
@@ -316,7 +324,7 @@ impl World {
 
     fn request(&mut self, mut request: InternalRaftRequest) -> String {
         let id = self.machine().applied() + 101;
-        request.header = Some(RequestHeader { id, ..RequestHeader::default() });
+        request.header = Some(RequestHeader { id, username: self.who.0.clone(), auth_revision: self.who.1 });
         self.entry(EntryType::EntryNormal, request.encode_to_vec())
     }
 
@@ -380,6 +388,49 @@ impl World {
                 request.compaction = Some(CompactionRequest { revision: number(words[0]), physical: false });
             }
             "version" => request.cluster_version_set = Some(ClusterVersionSetRequest { ver: words[0].into() }),
+            "as" => {
+                let revision = self.machine().auth().revision();
+                self.who = match words {
+                    ["-"] => Default::default(),
+                    [name] => ((*name).into(), revision),
+                    [name, revision] => ((*name).into(), number(revision)),
+                    _ => panic!("nobody: {words:?}"),
+                };
+                return String::new();
+            }
+            "auth" if words == ["on"] => request.auth_enable = Some(Default::default()),
+            "auth" => request.auth_disable = Some(Default::default()),
+            "login" => {
+                request.authenticate = Some(InternalAuthenticateRequest {
+                    name: words[0].into(),
+                    simple_token: words[1].into(),
+                    ..Default::default()
+                });
+            }
+            "user" => match words {
+                [name] => {
+                    let hashed_password = "aGFzaA==".into();
+                    let add = AuthUserAddRequest { name: (*name).into(), hashed_password, ..Default::default() };
+                    request.auth_user_add = Some(add);
+                }
+                [name, role] => {
+                    let grant = AuthUserGrantRoleRequest { user: (*name).into(), role: (*role).into() };
+                    request.auth_user_grant_role = Some(grant);
+                }
+                _ => panic!("no user: {words:?}"),
+            },
+            "role" => match words {
+                [name] => request.auth_role_add = Some(AuthRoleAddRequest { name: (*name).into() }),
+                [name, kind, key, end @ ..] => {
+                    let kind = ["read", "write", "both"].iter().position(|known| known == kind).expect("a kind");
+                    let range_end = end.first().map(|end| bytes(end)).unwrap_or_default();
+                    let perm = Permission { perm_type: kind as i32, key: bytes(key), range_end };
+                    let name = (*name).into();
+                    request.auth_role_grant_permission =
+                        Some(AuthRoleGrantPermissionRequest { name, perm: Some(perm) });
+                }
+                _ => panic!("no role: {words:?}"),
+            },
             "alarm" => return self.alarm(words),
             "member" => return self.member(words),
             "empty" => return self.entry(EntryType::EntryNormal, Vec::new()),
@@ -412,6 +463,15 @@ impl World {
                     chain.from,
                     chain.value
                 )
+            }
+            "users" => {
+                let auth = machine.auth();
+                let mut out = format!("on={} revision={}\n", auth.is_enabled(), auth.revision());
+                for user in auth.users() {
+                    let roles = auth.roles_of(&user).expect("listed");
+                    writeln!(out, "{user} {roles:?}").expect("a string takes all");
+                }
+                out
             }
             "leases" => {
                 let mut out = String::new();

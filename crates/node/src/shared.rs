@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use dolmen_auth::{Auth, Tokens};
 use dolmen_env::Mono;
 use dolmen_lease::Renewals;
 use dolmen_machine::Membership;
@@ -52,6 +53,8 @@ pub struct Shared {
     next_id: AtomicU64,
     membership: RwLock<Arc<Membership>>,
     alarms: RwLock<Arc<Vec<AlarmMember>>>,
+    auth: RwLock<Arc<Auth>>,
+    tokens: Arc<Tokens>,
     reader: RwLock<dolmen_mvcc::Reader>,
     peers: RwLock<Option<Arc<dyn PeerSender>>>,
     /// The lessor's deadlines; open while this node is sure to lead.
@@ -68,6 +71,7 @@ impl Shared {
         incarnation: u64,
         reader: dolmen_mvcc::Reader,
         renewals: Renewals,
+        tokens: Arc<Tokens>,
     ) -> Arc<Self> {
         Arc::new(Self {
             member_id,
@@ -81,6 +85,8 @@ impl Shared {
             next_id: AtomicU64::new(first_id(member_id, incarnation)),
             membership: RwLock::default(),
             alarms: RwLock::default(),
+            auth: RwLock::default(),
+            tokens,
             reader: RwLock::new(reader),
             peers: RwLock::new(None),
             renewals,
@@ -122,6 +128,10 @@ impl Shared {
 
     pub(crate) fn set_membership(&self, membership: Membership) {
         *self.membership.write() = Arc::new(membership);
+    }
+
+    pub(crate) fn set_auth(&self, auth: Auth) {
+        *self.auth.write() = Arc::new(auth);
     }
 
     pub(crate) fn set_alarms(&self, alarms: Vec<AlarmMember>) {
@@ -191,6 +201,16 @@ impl Handle {
 
     pub fn members(&self) -> Arc<Membership> {
         self.shared.membership.read().clone()
+    }
+
+    /// Users, roles and permissions as of what is applied here.
+    pub fn auth(&self) -> Arc<Auth> {
+        self.shared.auth.read().clone()
+    }
+
+    /// The simple tokens this member knows.
+    pub fn tokens(&self) -> &Tokens {
+        &self.shared.tokens
     }
 
     pub fn alarms(&self) -> Arc<Vec<AlarmMember>> {

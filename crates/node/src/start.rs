@@ -161,6 +161,7 @@ pub fn start(disk: Arc<dyn Disk>, options: &StartOptions, config: Config, now: M
         config.incarnation,
         machine.store().reader(),
         machine.lessor().renewals().clone(),
+        machine.tokens().clone(),
     );
     let Begin { storage, hard_state, mark, marked } = begin;
     let raft = RawNode::new(&raft_config(&config, machine.applied()), storage)

@@ -17,13 +17,13 @@ fn start(disk: &SimDisk, founders: u64) -> Result<Started, StartError> {
         layout: Layout::new(Path::new("/data"), None),
         bootstrap: Bootstrap::New { members: (1..=founders).map(member).collect() },
         machine: dolmen_machine::Config {
-            lease: dolmen_lease::Config::default(),
             log: dolmen_revlog::Options {
                 spare_bytes: 0,
                 segment_bytes: 1 << 16,
                 sync_interval: TICK,
                 ..dolmen_revlog::Options::default()
             },
+            ..dolmen_machine::Config::default()
         },
         wal: WalOptions { segment_bytes: 4096 },
     };

@@ -36,8 +36,8 @@ impl Turned {
             layout: Layout::new(Path::new("/data"), None),
             bootstrap: Bootstrap::New { members: [1, 2, 3].map(peer).to_vec() },
             machine: dolmen_machine::Config {
-                lease: dolmen_lease::Config::default(),
                 log: dolmen_revlog::Options { segment_bytes: 4096, sync_interval: 1, ..Default::default() },
+                ..dolmen_machine::Config::default()
             },
             wal: WalOptions { segment_bytes: 1 << 16 },
         };

@@ -51,7 +51,7 @@ pub fn start_options(config: &Config, layout: Layout, bootstrap: Bootstrap) -> S
     StartOptions {
         layout,
         bootstrap,
-        machine: dolmen_machine::Config { lease, log: dolmen_revlog::Options::default() },
+        machine: dolmen_machine::Config { lease, ..dolmen_machine::Config::default() },
         wal: dolmen_wal::WalOptions::default(),
     }
 }

@@ -215,7 +215,7 @@ impl World {
             let file = (*self.rng.pick(&segments)).clone();
             let bit = self.some_bit(node, &file)?;
             let disk = self.members[node].disk.fork(1);
-            let config = dolmen_machine::Config { lease: self.plan.lease, log: self.plan.log.clone() };
+            let config = self.plan.machine();
             if disk.flip_bit(&file, bit).is_ok()
                 && let Ok(machine) = Machine::open(Arc::new(disk), &Member::layout().store(), config)
                 && machine

@@ -134,7 +134,7 @@ impl Member {
         let options = StartOptions {
             layout: layout.clone(),
             bootstrap: Bootstrap::New { members: cluster.peers.clone() },
-            machine: dolmen_machine::Config { lease: plan.lease, log: plan.log.clone() },
+            machine: plan.machine(),
             wal: WalOptions { segment_bytes: plan.wal_segment_bytes },
         };
         let config = Config {

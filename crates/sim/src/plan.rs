@@ -95,6 +95,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    pub fn machine(&self) -> dolmen_machine::Config {
+        dolmen_machine::Config { lease: self.lease, log: self.log.clone(), ..Default::default() }
+    }
+
     pub fn new(rng: &mut Rng, short: bool) -> Self {
         use FaultKind as F;
         let nodes = match rng.below(10) {

@@ -61,8 +61,8 @@ impl TestMember {
             layout: Layout::new(Path::new("/data"), None),
             bootstrap: Bootstrap::New { members: vec![member] },
             machine: dolmen_machine::Config {
-                lease: Default::default(),
                 log: dolmen_revlog::Options { segment_bytes: 1 << 20, spare_bytes: 0, ..Default::default() },
+                ..Default::default()
             },
             wal: dolmen_wal::WalOptions { segment_bytes: 1 << 20 },
         };

@@ -71,7 +71,7 @@ impl Node {
                         return false;
                     }
                 }
-                let reconfigured = matches!(result, Ok(Response::Empty | Response::Alarm(_)));
+                let reconfigured = matches!(result, Ok(Response::Empty | Response::Alarm(_) | Response::Users(_)));
                 self.answer_renewals();
                 answers.push((id, result.map_err(RequestError::from)));
                 events.extend(changes.into_iter().map(event));
@@ -113,6 +113,7 @@ impl Node {
         let membership = self.machine.membership();
         self.cx.shared.set_membership(membership.clone());
         self.cx.shared.set_alarms(self.machine.alarms(0));
+        self.cx.shared.set_auth(self.machine.auth().clone());
         let peers = membership
             .members
             .values()

@@ -11,6 +11,7 @@ use dolmen_env::Mono;
 use dolmen_lease::{MAX_CHECKPOINT_BATCH, RenewError};
 use dolmen_proto::etcdserverpb::{
     InternalRaftRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseRevokeRequest, LeaseTimeToLiveResponse,
+    RequestHeader,
 };
 use dolmen_types::{LeaseId, MemberId};
 
@@ -143,7 +144,11 @@ impl Node {
         for id in expired {
             self.cx.shared.metrics.lease_expired.add(1);
             let lease_revoke = Some(LeaseRevokeRequest { id });
-            self.propose_as_leader(InternalRaftRequest { lease_revoke, ..InternalRaftRequest::default() });
+            self.propose_as_leader(InternalRaftRequest {
+                lease_revoke,
+                header: self.as_root(),
+                ..InternalRaftRequest::default()
+            });
         }
         let due = self.machine.lessor_mut().checkpoints_due(self.cx.now, MAX_CHECKPOINT_BATCH);
         if !due.is_empty() {
@@ -151,6 +156,16 @@ impl Node {
                 due.into_iter().map(|due| LeaseCheckpoint { id: due.id, remaining_ttl: due.remaining_ttl }).collect(),
             );
         }
+    }
+
+    /// The header of what expires by itself: once users are checked, nobody's revoke would be refused.
+    fn as_root(&self) -> Option<RequestHeader> {
+        let auth = self.machine.auth();
+        auth.is_enabled().then(|| RequestHeader {
+            username: dolmen_auth::ROOT.to_owned(),
+            auth_revision: auth.revision(),
+            ..RequestHeader::default()
+        })
     }
 
     fn propose_checkpoints(&mut self, checkpoints: Vec<LeaseCheckpoint>) {

@@ -168,7 +168,7 @@ impl Proposals {
     /// Proposes a request of the node's own; nobody waits for it.
     pub(super) fn own(&mut self, cx: &Context, origin: Origin, request: InternalRaftRequest) {
         let id = cx.shared.next_id();
-        let header = RequestHeader { id, ..RequestHeader::default() };
+        let header = RequestHeader { id, ..request.header.clone().unwrap_or_default() };
         let data = InternalRaftRequest { header: Some(header), ..request }.encode_to_vec().into();
         self.queue(Proposal::Normal { id, data }, origin);
     }
