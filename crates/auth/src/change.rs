@@ -38,7 +38,7 @@ pub enum Outcome {
 }
 
 impl Auth {
-    /// Applies one change. `who` proposed it; `index` of its entry names a token. `now` decides nothing but when `tokens` forgets.
+    /// Applies one change. `who` proposed it; `index` of its entry names a token. `now` decides only when `tokens` forgets.
     ///
     /// # Errors
     /// Refused; nothing has changed.

@@ -14,8 +14,8 @@ pub enum PasswordError {
     NoRandomness,
 }
 
-/// The hash that `UserAdd` and `UserChangePassword` carry through the log, in base64 as etcd has it. `cost`: 4 to 31, each step
-/// twice the work of the one before.
+/// The hash that `UserAdd` and `UserChangePassword` carry through the log, in base64 as etcd has it. `cost`: 4 to 31, each
+/// step twice the work of the one before.
 ///
 /// # Errors
 /// A password of more than [`MAX_PASSWORD_BYTES`].
@@ -37,8 +37,8 @@ pub(crate) fn decode(hashed: &str) -> Option<Bytes> {
     base64::engine::general_purpose::STANDARD.decode(hashed).ok().map(Bytes::from)
 }
 
-/// What etcd before 3.5 left to apply: a password in the entry itself. Those hashed it with a salt of their own on each member;
-/// here the salt comes from the entry, so that members agree.
+/// What etcd before 3.5 left to apply: a password in the entry itself. Those hashed it with a salt of their own on each
+/// member; here the salt comes from the entry, so that members agree.
 pub(crate) fn hash_of_old_entry(name: &str, password: &str) -> Option<Bytes> {
     const COST: u32 = 10;
     let mut salt = [0u8; 16];
