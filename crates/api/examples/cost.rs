@@ -84,6 +84,7 @@ fn member() {
         catch_up_entries: 5_000,
         max_request_bytes: 1_572_864,
         progress_notify_nanos: 600_000_000_000,
+        apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,
         priority_request: false,
         seed: 1,
         incarnation: 1,

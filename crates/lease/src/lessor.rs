@@ -314,6 +314,11 @@ impl Lessor {
         self.leases.get(&id).map(|lease| lease.keys.iter())
     }
 
+    /// The first keys attached to a lease, ascending, at most `max`: for a revoke that takes them away in slices.
+    pub fn first_keys(&self, id: LeaseId, max: usize) -> Vec<Bytes> {
+        self.leases.get(&id).map_or_else(Vec::new, |lease| lease.keys.iter().take(max).cloned().collect())
+    }
+
     /// Time until the deadline, zero once it has passed; `None` when unknown or not primary.
     pub fn remaining(&self, id: LeaseId, now: Mono) -> Option<Duration> {
         Some(Duration::from_nanos(self.renewals.deadline(id)?.since(now)))

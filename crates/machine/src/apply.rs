@@ -3,10 +3,14 @@
 //! ```text
 //! entry -> header, Command -> admit (alarms) -> authorise (users) -> execute (keys, leases, alarms, members)
 //! ```
+//!
+//! What one request may do without a bound (deletions, transactions, revokes) is executed in slices: [`Machine::step`]
+//! returns when its budget is spent and goes on from there at the next call.
 
+use bytes::Bytes;
 use dolmen_auth::Identity;
 use dolmen_env::Mono;
-use dolmen_mvcc::{Change, CompactError, Txn};
+use dolmen_mvcc::{Budget, Change, CompactError};
 use dolmen_proto::etcdserverpb::request_op::Request as Op;
 use dolmen_proto::etcdserverpb::{
     AlarmRequest, AlarmResponse, CompactionRequest, DeleteRangeRequest, InternalRaftRequest, LeaseCheckpointRequest,
@@ -14,7 +18,7 @@ use dolmen_proto::etcdserverpb::{
 };
 use dolmen_proto::membershippb::{ClusterMemberAttrSetRequest, ClusterVersionSetRequest};
 use dolmen_proto::raftpb::{ConfChange, Entry, EntryType};
-use dolmen_types::Index;
+use dolmen_types::{Index, Term};
 use prost::Message;
 
 use crate::alarms::Writes;
@@ -86,95 +90,232 @@ impl Command {
     }
 }
 
+/// An entry under way.
+pub(crate) struct Work {
+    index: Index,
+    term: Term,
+    data: Bytes,
+    now: Mono,
+    doing: Doing,
+}
+
+enum Doing {
+    /// Not looked at yet; its type as on the wire.
+    Entry(i32),
+    /// Decoded and permitted: the id its proposer waits under, and the request.
+    Slices { id: u64, request: Slices, suspended: bool },
+}
+
+/// What may take longer than one slice.
+enum Slices {
+    KeySpace(txn::Run),
+    Revoke(LeaseRevokeRequest),
+}
+
+/// How far an entry has come.
+#[derive(Debug)]
+pub enum Progress {
+    /// The budget is spent: [`Machine::step`] goes on. These are the changes of this slice; nobody sees them yet.
+    More {
+        changes: Vec<Change>,
+    },
+    Done(Applied),
+}
+
 impl Machine {
-    /// Applies one entry. The caller hands entries in order, each once, from [`Machine::applied`] + 1 on.
+    /// Applies one entry whole, for whoever has time. The caller hands entries in order, each once, from
+    /// [`Machine::applied`] + 1 on.
     ///
     /// # Errors
     /// The process must stop: the store cannot be read, or the entry is of a kind no known release writes. Until it has,
-    /// readers see everything up to the entry and nothing of it; `apply` and `commit` must not be called again.
+    /// readers see everything up to the entry and nothing of it; nothing must be applied or committed after that.
     pub fn apply(&mut self, entry: &Entry, now: Mono) -> Result<Applied, FatalError> {
-        assert!(entry.index == self.applied + 1, "entry {} after {}", entry.index, self.applied);
-        let bad = |what: String| FatalError::BadEntry { index: entry.index, what };
-        let outcome = match EntryType::try_from(entry.r#type) {
-            Ok(EntryType::EntryNormal) if entry.data.is_empty() => Outcome::Empty,
-            Ok(EntryType::EntryNormal) => {
-                let request = decode_request(&entry.data).map_err(bad)?;
-                self.apply_request(request, entry.index, now)?
+        self.begin(entry, now);
+        loop {
+            if let Progress::Done(applied) = self.step(&mut Budget::unlimited(), &|_| true)? {
+                return Ok(applied);
             }
-            Ok(EntryType::EntryConfChange) => {
-                let change = ConfChange::decode(entry.data.clone()).map_err(|e| bad(e.to_string()))?;
-                self.apply_conf_change(change).map_err(bad)?
-            }
-            Ok(EntryType::EntryConfChangeV2) => return Err(bad("joint configuration changes are not etcd's".into())),
-            Err(_) => return Err(bad(format!("unknown entry type {}", entry.r#type))),
-        };
-        self.applied = entry.index;
-        self.applied_term = entry.term;
-        self.chain.extend(entry);
-        self.dirty = true;
-        Ok(Applied { index: entry.index, outcome })
+        }
     }
 
-    fn apply_request(
+    /// Takes the next entry; [`Machine::step`] applies it.
+    pub fn begin(&mut self, entry: &Entry, now: Mono) {
+        assert!(self.work.is_none(), "one entry after the other");
+        assert!(entry.index == self.applied + 1, "entry {} after {}", entry.index, self.applied);
+        let (index, term, data) = (entry.index, entry.term, entry.data.clone());
+        self.work = Some(Work { index, term, data, now, doing: Doing::Entry(entry.r#type) });
+    }
+
+    /// Whether an entry was begun and is not done. What was applied before it stands as it did: it can be read, committed
+    /// and sent as a snapshot.
+    pub fn is_busy(&self) -> bool {
+        self.work.is_some()
+    }
+
+    /// Goes on with the entry that was begun until it is done or the budget is spent. One revision is seen whole or not
+    /// at all, however many slices it takes, and so it is on disk. `wanted`: whether somebody waits here for the answer to the
+    /// request of this id; if not, what only the answer needs is not read.
+    ///
+    /// # Errors
+    /// As [`Machine::apply`].
+    pub fn step(&mut self, budget: &mut Budget, wanted: &dyn Fn(u64) -> bool) -> Result<Progress, FatalError> {
+        let mut work = self.work.take().expect("an entry was begun");
+        if let Doing::Entry(kind) = work.doing {
+            match self.short(&work, kind, wanted)? {
+                Ok(outcome) => return Ok(self.done(&work, outcome)),
+                Err(doing) => work.doing = doing,
+            }
+        }
+        let Doing::Slices { id, request, suspended } = &mut work.doing else {
+            unreachable!("short entries are done by now")
+        };
+        let id = *id;
+        match self.slice(request, *suspended, budget) {
+            Ok((Some(response), changes)) => {
+                Ok(self.done(&work, Outcome::Request { id, result: Ok(response), changes, sliced: self.sliced(&work) }))
+            }
+            Ok((None, changes)) => {
+                *suspended = true;
+                // Entries before it are a batch of their own: this one's goes on in parts.
+                self.commit();
+                self.store.append_part();
+                self.work = Some(work);
+                Ok(Progress::More { changes })
+            }
+            Err(ReadError::Outcome(error)) => {
+                let outcome = Outcome::Request { id, result: Err(error), changes: Vec::new(), sliced: false };
+                Ok(self.done(&work, outcome))
+            }
+            Err(fatal) => Err(fatal.into()),
+        }
+    }
+
+    fn sliced(&self, work: &Work) -> bool {
+        matches!(work.doing, Doing::Slices { suspended: true, .. })
+    }
+
+    fn done(&mut self, work: &Work, outcome: Outcome) -> Progress {
+        self.applied = work.index;
+        self.applied_term = work.term;
+        self.chain.extend(work.term, &work.data);
+        self.dirty = true;
+        Progress::Done(Applied { index: work.index, outcome })
+    }
+
+    /// Decodes, admits and authorises an entry, and carries it out where that is short. `Err`: it takes slices.
+    fn short(
+        &mut self,
+        work: &Work,
+        kind: i32,
+        wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Result<Outcome, Doing>, FatalError> {
+        let bad = |what: String| FatalError::BadEntry { index: work.index, what };
+        match EntryType::try_from(kind) {
+            Ok(EntryType::EntryNormal) if work.data.is_empty() => Ok(Ok(Outcome::Empty)),
+            Ok(EntryType::EntryNormal) => {
+                let request = decode_request(&work.data).map_err(bad)?;
+                self.short_request(request, work, wanted)
+            }
+            Ok(EntryType::EntryConfChange) => {
+                let change = ConfChange::decode(work.data.clone()).map_err(|e| bad(e.to_string()))?;
+                self.apply_conf_change(change).map(Ok).map_err(bad)
+            }
+            Ok(EntryType::EntryConfChangeV2) => Err(bad("joint configuration changes are not etcd's".into())),
+            Err(_) => Err(bad(format!("unknown entry type {kind}"))),
+        }
+    }
+
+    fn short_request(
         &mut self,
         mut request: InternalRaftRequest,
-        index: Index,
-        now: Mono,
-    ) -> Result<Outcome, FatalError> {
+        work: &Work,
+        wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Result<Outcome, Doing>, FatalError> {
         let header = request.header.take().unwrap_or_default();
         let id = if header.id == 0 { request.id } else { header.id };
+        let (who, command) = (users::identity(header), Command::of(request));
         let mut changes = Vec::new();
-        let result =
-            match self.carry_out(users::identity(header).as_ref(), Command::of(request), index, now, &mut changes) {
-                Ok(response) => Ok(response),
-                Err(ReadError::Outcome(error)) => Err(error),
-                Err(fatal) => return Err(fatal.into()),
-            };
-        Ok(Outcome::Request { id, result, changes })
+        let result = match self.permitted(who.as_ref(), &command) {
+            Err(error) => Err(error),
+            Ok(()) => match command {
+                Command::DeleteRange(delete) => {
+                    let request = Slices::KeySpace(txn::Run::delete_range(delete, wanted(id)));
+                    return Ok(Err(Doing::Slices { id, request, suspended: false }));
+                }
+                Command::Txn(request) => {
+                    let request = Slices::KeySpace(txn::Run::txn(request, wanted(id)));
+                    return Ok(Err(Doing::Slices { id, request, suspended: false }));
+                }
+                Command::LeaseRevoke(revoke) => {
+                    return Ok(Err(Doing::Slices { id, request: Slices::Revoke(revoke), suspended: false }));
+                }
+                Command::Users(change) => self
+                    .change_users(who.as_ref(), change, work.index, work.now)
+                    .map(Response::Users)
+                    .map_err(ReadError::from),
+                command => self.execute(command, work.now, wanted(id), &mut changes),
+            },
+        };
+        let result = match result {
+            Ok(response) => Ok(response),
+            Err(ReadError::Outcome(error)) => Err(error),
+            Err(fatal) => return Err(fatal.into()),
+        };
+        Ok(Ok(Outcome::Request { id, result, changes, sliced: false }))
     }
 
     /// Alarms refuse before users do, as in etcd.
-    fn carry_out(
-        &mut self,
-        who: Option<&Identity>,
-        command: Command,
-        index: Index,
-        now: Mono,
-        changes: &mut Vec<Change>,
-    ) -> Result<Response, ReadError> {
+    fn permitted(&self, who: Option<&Identity>, command: &Command) -> Result<(), ReadError> {
         if let Some(writes) = command.writes() {
             self.alarms.admit(writes)?;
         }
-        self.authorise(who, &command)?;
-        if let Command::Users(change) = command {
-            return Ok(Response::Users(self.change_users(who, change, index, now)?));
-        }
-        self.execute(command, now, changes)
+        Ok(self.authorise(who, command)?)
     }
 
-    fn execute(&mut self, command: Command, now: Mono, changes: &mut Vec<Change>) -> Result<Response, ReadError> {
+    /// One slice of a long request: its answer once it is done, and what this slice changed.
+    fn slice(
+        &mut self,
+        request: &mut Slices,
+        suspended: bool,
+        budget: &mut Budget,
+    ) -> Result<(Option<Response>, Vec<Change>), ReadError> {
+        let run = match request {
+            Slices::KeySpace(run) => run,
+            Slices::Revoke(request) => return Ok(self.revoke(request, suspended, budget)?),
+        };
+        let mut txn = if suspended { self.store.resume() } else { self.store.begin() };
+        match run.step(&mut txn, &self.lessor, budget) {
+            Ok(response) => {
+                let changes = if response.is_some() { txn.finish() } else { txn.suspend() };
+                self.attach(&changes);
+                Ok((response, changes))
+            }
+            // When it comes upon damage midway, readers never see the half it has done.
+            Err(error @ ReadError::Log(_)) => {
+                txn.abandon();
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn execute(
+        &mut self,
+        command: Command,
+        now: Mono,
+        wanted: bool,
+        changes: &mut Vec<Change>,
+    ) -> Result<Response, ReadError> {
         Ok(match command {
             Command::Put(put) => {
-                let (response, made) = change(self.store.begin(), |txn| txn::put(txn, &self.lessor, put))?;
-                *changes = made;
+                let mut txn = self.store.begin();
+                let response = txn::put(&mut txn, &self.lessor, put, wanted)?;
+                *changes = txn.finish();
                 self.attach(changes);
                 Response::Put(response)
             }
-            Command::DeleteRange(delete) => {
-                let (response, made) = change(self.store.begin(), |txn| txn::delete_range(txn, delete))?;
-                *changes = made;
-                self.attach(changes);
-                Response::DeleteRange(response)
-            }
-            Command::Txn(request) => {
-                let (response, made) = change(self.store.begin(), |txn| txn::txn(txn, &self.lessor, request))?;
-                *changes = made;
-                self.attach(changes);
-                Response::Txn(response)
-            }
             Command::Compaction(request) => self.compact(&request)?,
             Command::LeaseGrant(grant) => Response::LeaseGrant(self.grant(&grant, now)?),
-            Command::LeaseRevoke(revoke) => Response::LeaseRevoke(self.revoke(&revoke, changes)?),
             Command::LeaseCheckpoint(request) => {
                 self.checkpoint(request, now);
                 Response::Empty
@@ -194,6 +335,9 @@ impl Machine {
                 Response::Empty
             }
             Command::Nothing | Command::Users(_) => Response::Empty,
+            Command::DeleteRange(_) | Command::Txn(_) | Command::LeaseRevoke(_) => {
+                unreachable!("what may be long goes in slices")
+            }
             Command::Unknown => return Err(ApplyError::NotSupported.into()),
         })
     }
@@ -222,22 +366,6 @@ impl Machine {
             Err(_) => change.node_id = 0,
         }
         Ok(Outcome::ConfChange { id, change, result })
-    }
-}
-
-/// Runs one request on the key space. When it comes upon damage midway, readers never see the half it has done.
-fn change<T>(
-    mut txn: Txn<'_>,
-    request: impl FnOnce(&mut Txn<'_>) -> Result<T, ReadError>,
-) -> Result<(T, Vec<Change>), ReadError> {
-    match request(&mut txn) {
-        Ok(response) => Ok((response, txn.finish())),
-        Err(error) => {
-            if matches!(error, ReadError::Log(_)) {
-                txn.abandon();
-            }
-            Err(error)
-        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! What tells members apart that have applied different entries.
 
 use bytes::Bytes;
-use dolmen_proto::raftpb::Entry;
-use dolmen_types::Index;
+use dolmen_types::{Index, Term};
 
 /// A running hash over every applied entry since `from`: two members that agree on `from` and the applied index must
 /// agree on `value`, or one of them has applied something else.
@@ -14,9 +13,9 @@ pub struct Chain {
 }
 
 impl Chain {
-    pub(crate) fn extend(&mut self, entry: &Entry) {
-        self.value = crc32c::crc32c_append(self.value, &entry.term.to_le_bytes());
-        self.value = crc32c::crc32c_append(self.value, &entry.data);
+    pub(crate) fn extend(&mut self, term: Term, data: &[u8]) {
+        self.value = crc32c::crc32c_append(self.value, &term.to_le_bytes());
+        self.value = crc32c::crc32c_append(self.value, data);
     }
 
     pub(crate) fn to_bytes(self) -> Bytes {

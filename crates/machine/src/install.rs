@@ -76,6 +76,8 @@ impl Machine {
     /// The disk failed (the process must stop), or the file's tables are not etcd's.
     pub fn finish_install(&mut self, installed: Installed) -> Result<(), OpenError> {
         self.ops.clear();
+        // What was half done is of the state that goes.
+        self.work = None;
         self.dirty = false;
         self.compaction = None;
         let report = self.store.install(installed.restored)?;

@@ -4,14 +4,17 @@
 use bytes::Bytes;
 use dolmen_env::Mono;
 use dolmen_lease::{GrantError, LeaseRecord, record_key};
-use dolmen_mvcc::Change;
+use dolmen_mvcc::{Budget, Change};
 use dolmen_proto::etcdserverpb::{
     LeaseCheckpointRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest, LeaseRevokeResponse,
 };
 use dolmen_revlog::{Table, TableOp};
-use dolmen_types::{KeyRange, LeaseId};
+use dolmen_types::LeaseId;
 
-use crate::{ApplyError, Machine};
+use crate::{ApplyError, Machine, Response};
+
+/// Keys of a lease that are deleted in one go.
+const REVOKED: usize = 128;
 
 impl Machine {
     pub(crate) fn grant(&mut self, request: &LeaseGrantRequest, now: Mono) -> Result<LeaseGrantResponse, ApplyError> {
@@ -26,26 +29,45 @@ impl Machine {
         }
     }
 
-    /// Takes a lease away and deletes its keys, all in one revision.
+    /// Takes a lease away and deletes its keys, all in one revision; the keys first, until the budget is spent. The lease
+    /// is there until the last of them is gone.
     pub(crate) fn revoke(
         &mut self,
         request: &LeaseRevokeRequest,
-        changes: &mut Vec<Change>,
-    ) -> Result<LeaseRevokeResponse, ApplyError> {
-        let keys = self.lessor.revoke(request.id).ok_or(ApplyError::LeaseNotFound)?;
-        self.ops.push(TableOp { table: Table::Lease, key: record_key(request.id), value: None });
-        let mut txn = self.store.begin();
-        for key in keys {
-            txn.delete_range(&KeyRange::Single(key));
+        suspended: bool,
+        budget: &mut Budget,
+    ) -> Result<(Option<Response>, Vec<Change>), ApplyError> {
+        let id = request.id;
+        if !self.lessor.contains(id) {
+            return Err(ApplyError::LeaseNotFound);
         }
-        *changes = txn.finish();
-        Ok(LeaseRevokeResponse { header: self.header() })
+        let mut txn = if suspended { self.store.resume() } else { self.store.begin() };
+        loop {
+            let keys = self.lessor.first_keys(id, REVOKED);
+            if keys.is_empty() {
+                break;
+            }
+            if budget.is_spent() {
+                return Ok((None, txn.suspend()));
+            }
+            txn.delete_keys(&keys);
+            for key in &keys {
+                budget.spend(2 * key.len());
+                self.lessor.detach(id, key);
+            }
+        }
+        let changes = txn.finish();
+        let _no_keys_left = self.lessor.revoke(id);
+        self.touched_leases.push(id);
+        self.ops.push(TableOp { table: Table::Lease, key: record_key(id), value: None });
+        Ok((Some(Response::LeaseRevoke(LeaseRevokeResponse { header: self.header() })), changes))
     }
 
     pub(crate) fn checkpoint(&mut self, request: LeaseCheckpointRequest, now: Mono) {
         for checkpoint in request.checkpoints {
             self.lessor.apply_checkpoint(checkpoint.id, checkpoint.remaining_ttl, now);
             self.save_lease(checkpoint.id);
+            self.touched_leases.push(checkpoint.id);
         }
     }
 

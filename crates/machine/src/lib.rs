@@ -5,6 +5,9 @@
 //! answer, errors included. It is the only writer of the key space, leases, members, users and alarms, and the only place that
 //! knows what the bytes of an entry mean.
 //!
+//! An entry that takes long is applied in slices ([`Machine::begin`], [`Machine::step`]), so that whoever has the machine
+//! can do other things between them.
+//!
 //! Entries are applied in runs: `apply`, `apply`, ..., [`Machine::commit`]. A run becomes one batch of the store: its
 //! records, its table changes, the index and term of its last entry and the hash chain, whole or absent after a crash.
 //! There is therefore no consistent index that could disagree with the data.
@@ -42,6 +45,7 @@ use dolmen_revlog::{Log, Table, TableOp};
 use dolmen_types::{Index, LeaseId, Term};
 
 use alarms::Alarms;
+pub use apply::Progress;
 use chain::CHAIN;
 pub use chain::Chain;
 pub use error::ApplyError;
@@ -88,8 +92,10 @@ pub struct Applied {
 pub enum Outcome {
     /// A new leader's empty entry.
     Empty,
-    /// A request: `id` is what its proposer waits under, `changes` what watchers see.
-    Request { id: u64, result: Result<Response, ApplyError>, changes: Vec<Change> },
+    /// A request: `id` is what its proposer waits under, `changes` what watchers see. `sliced`: these are the changes of the
+    /// last slice only; those before came with [`Progress::More`], and all can be read from the store by now, where they are
+    /// the current revision.
+    Request { id: u64, result: Result<Response, ApplyError>, changes: Vec<Change>, sliced: bool },
     /// A change of the configuration, to be handed to raft; node id 0 when it was refused, which raft takes as no
     /// change. `id` is what its proposer waits under.
     ConfChange { id: u64, change: ConfChange, result: Result<(), ApplyError> },
@@ -132,6 +138,10 @@ pub struct Machine {
     ops: Vec<TableOp>,
     /// The compaction applied last, for whoever makes its hash.
     compaction: Option<Compaction>,
+    /// Leases that the entries of this run revoked or checkpointed.
+    touched_leases: Vec<LeaseId>,
+    /// The entry under way.
+    work: Option<apply::Work>,
     /// Whether the present run holds entries that [`Machine::commit`] has not handed to the store.
     dirty: bool,
 }
@@ -165,6 +175,8 @@ impl Machine {
             chain: Chain::default(),
             ops: Vec::new(),
             compaction: None,
+            touched_leases: Vec::new(),
+            work: None,
             dirty: false,
         };
         machine.load(report.leases)?;
@@ -217,6 +229,7 @@ impl Machine {
         ops.push(TableOp { table: Table::Meta, key, value: Some(self.chain.to_bytes()) });
         self.store.commit(self.applied, self.applied_term, ops);
         self.dirty = false;
+        self.touched_leases.clear();
     }
 
     fn header(&self) -> Option<ResponseHeader> {
@@ -226,6 +239,11 @@ impl Machine {
     /// The compaction that the last applied entry made, once.
     pub fn take_compaction(&mut self) -> Option<Compaction> {
         self.compaction.take()
+    }
+
+    /// Leases that were revoked or checkpointed since the last call or commit: renewals may have waited for that.
+    pub fn take_touched_leases(&mut self) -> Vec<LeaseId> {
+        std::mem::take(&mut self.touched_leases)
     }
 
     /// The answer to a compaction, as it stands now.

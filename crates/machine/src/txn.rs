@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 use dolmen_lease::Lessor;
-use dolmen_mvcc::{RangeError, RangeOptions, RangeResult, ReadTxn, SortOrder, SortTarget, Txn};
+use dolmen_mvcc::{Budget, RangeError, RangeOptions, RangeResult, RangeSlices, ReadTxn, SortOrder, SortTarget, Txn};
 use dolmen_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use dolmen_proto::etcdserverpb::request_op::Request as Op;
 use dolmen_proto::etcdserverpb::response_op::Response as OpResponse;
@@ -17,7 +17,7 @@ use dolmen_proto::mvccpb::KeyValue;
 use dolmen_types::KeyRange;
 use prost::Message;
 
-use crate::ApplyError;
+use crate::{ApplyError, Response};
 
 /// Where a txn reads: the open write transaction, or a pinned view of the current revision.
 pub trait ReadView {
@@ -117,58 +117,128 @@ fn previous(view: &impl ReadView, key: &Bytes) -> ReadResult<Option<KeyValue>> {
 /// Executes a txn that only reads, at the view's current revision.
 ///
 /// # Errors
-/// The outcomes of [`Plan::new`].
+/// `FutureRevision`, `Compacted`; or the store is damaged.
 pub fn read_only(view: &impl ReadView, request: &TxnRequest) -> ReadResult<TxnResponse> {
-    let plan = Plan::new(view, request, &|_| true)?;
-    let mut responses = Vec::new();
-    for op in plan.operations(request) {
-        if let Some(Op::RequestRange(request)) = &op.request {
-            let response = range(view, request)?;
-            responses.push(ResponseOp { response: Some(OpResponse::ResponseRange(response)) });
+    let mut plan = Plan::new(request.clone());
+    let done = plan.decide(view, &mut Budget::unlimited())?;
+    debug_assert!(done, "the budget has no end");
+    plan.check(view, &|_| true, &mut Budget::unlimited())?;
+    let mut answer = Answer::default();
+    for step in plan.steps {
+        match step {
+            Step::Range(request) => answer.push(OpResponse::ResponseRange(range(view, &request)?)),
+            Step::Open(succeeded) => answer.open(succeeded),
+            Step::Close => answer.close(),
+            Step::Put(_) | Step::Delete(_) | Step::Nothing => {}
         }
     }
-    Ok(TxnResponse { header: header(view.revision()), succeeded: plan.succeeded, responses })
+    Ok(TxnResponse { header: header(view.revision()), ..answer.done() })
 }
 
-/// Which branch each txn of a nest takes, decided on the state before any write.
-pub struct Plan {
-    pub succeeded: bool,
-    /// Plans of the nested txns of the chosen branch, in order.
-    nested: Vec<Plan>,
+/// The operations of a txn and its nested ones, in the order in which they run.
+enum Step {
+    /// A txn begins: whether its compares held.
+    Open(bool),
+    Range(RangeRequest),
+    Put(PutRequest),
+    Delete(DeleteRangeRequest),
+    Close,
+    /// An operation that names none.
+    Nothing,
+}
+
+/// What a txn will do, decided and checked on the state before any write.
+struct Plan {
+    steps: Vec<Step>,
+    /// What is not decided yet, the next last.
+    undecided: Vec<Undecided>,
+    /// Steps that are checked.
+    checked: usize,
+}
+
+enum Undecided {
+    /// Compares up to the numbered one hold, and that one for the keys below `from`.
+    Txn {
+        request: TxnRequest,
+        compare: usize,
+        from: Option<Bytes>,
+    },
+    Operation(RequestOp),
+    End,
 }
 
 impl Plan {
-    /// Evaluates all compares of the chosen path and checks its operations.
-    ///
-    /// # Errors
-    /// The first failing check: range revision out of bounds, unknown lease, `ignore_*` on an absent key. Nothing has
-    /// been written then.
-    pub fn new(view: &impl ReadView, request: &TxnRequest, lease_exists: &dyn Fn(i64) -> bool) -> ReadResult<Self> {
-        let plan = Self::decide(view, request)?;
-        plan.check(view, request, lease_exists)?;
-        Ok(plan)
+    fn new(request: TxnRequest) -> Self {
+        let undecided = vec![Undecided::Txn { request, compare: 0, from: None }];
+        Self { steps: Vec::new(), undecided, checked: 0 }
     }
 
-    fn decide(view: &impl ReadView, request: &TxnRequest) -> ReadResult<Self> {
-        let mut plan = Self { succeeded: compares_hold(view, &request.compare)?, nested: Vec::new() };
-        for op in plan.operations(request) {
-            if let Some(Op::RequestTxn(inner)) = &op.request {
-                let inner = Self::decide(view, inner)?;
-                plan.nested.push(inner);
+    /// A request of one operation.
+    fn single(step: Step) -> Self {
+        Self { steps: vec![Step::Open(true), step, Step::Close], undecided: Vec::new(), checked: 0 }
+    }
+
+    /// Evaluates the compares of the chosen path until the budget is spent; true once it is decided.
+    fn decide(&mut self, view: &impl ReadView, budget: &mut Budget) -> ReadResult<bool> {
+        while let Some(next) = self.undecided.pop() {
+            if budget.is_spent() {
+                self.undecided.push(next);
+                return Ok(false);
+            }
+            match next {
+                Undecided::Txn { request, mut compare, from } => {
+                    let holds = match request.compare.get(compare) {
+                        Some(compare) => compare_some(view, compare, from, budget)?,
+                        None => Holds::Yes,
+                    };
+                    let from = match holds {
+                        Holds::Yes if compare < request.compare.len() => {
+                            compare += 1;
+                            None
+                        }
+                        Holds::SoFar(from) => Some(from),
+                        Holds::Yes | Holds::No => {
+                            let succeeded = matches!(holds, Holds::Yes);
+                            self.steps.push(Step::Open(succeeded));
+                            self.undecided.push(Undecided::End);
+                            let operations = if succeeded { request.success } else { request.failure };
+                            self.undecided.extend(operations.into_iter().rev().map(Undecided::Operation));
+                            continue;
+                        }
+                    };
+                    self.undecided.push(Undecided::Txn { request, compare, from });
+                }
+                Undecided::Operation(operation) => match operation.request {
+                    Some(Op::RequestTxn(request)) => {
+                        self.undecided.push(Undecided::Txn { request, compare: 0, from: None });
+                    }
+                    Some(Op::RequestRange(request)) => self.steps.push(Step::Range(request)),
+                    Some(Op::RequestPut(request)) => self.steps.push(Step::Put(request)),
+                    Some(Op::RequestDeleteRange(request)) => self.steps.push(Step::Delete(request)),
+                    None => self.steps.push(Step::Nothing),
+                },
+                Undecided::End => self.steps.push(Step::Close),
             }
         }
-        Ok(plan)
+        Ok(true)
     }
 
-    fn operations<'a>(&self, request: &'a TxnRequest) -> &'a [RequestOp] {
-        if self.succeeded { &request.success } else { &request.failure }
-    }
-
-    fn check(&self, view: &impl ReadView, request: &TxnRequest, lease_exists: &dyn Fn(i64) -> bool) -> ReadResult<()> {
-        let mut nested = self.nested.iter();
-        for op in self.operations(request) {
-            match &op.request {
-                Some(Op::RequestRange(request)) if request.revision != 0 => {
+    /// Checks the operations until the budget is spent; true once all are.
+    ///
+    /// # Errors
+    /// The first failing check: range revision out of bounds, unknown lease, `ignore_*` on an absent key.
+    fn check(
+        &mut self,
+        view: &impl ReadView,
+        lease_exists: &dyn Fn(i64) -> bool,
+        budget: &mut Budget,
+    ) -> ReadResult<bool> {
+        while let Some(step) = self.steps.get(self.checked) {
+            if budget.is_spent() {
+                return Ok(false);
+            }
+            match step {
+                Step::Range(request) if request.revision != 0 => {
                     if request.revision > view.revision() {
                         return Err(ApplyError::FutureRevision.into());
                     }
@@ -176,14 +246,54 @@ impl Plan {
                         return Err(ApplyError::Compacted.into());
                     }
                 }
-                Some(Op::RequestPut(request)) => check_put(view, request, lease_exists)?,
-                Some(Op::RequestTxn(request)) => {
-                    nested.next().expect("a plan for each nested txn").check(view, request, lease_exists)?;
+                Step::Put(request) => {
+                    budget.spend(request.key.len());
+                    check_put(view, request, lease_exists)?;
                 }
                 _ => {}
             }
+            self.checked += 1;
         }
-        Ok(())
+        Ok(true)
+    }
+}
+
+/// An answer in the making: the txns that are open, outermost first.
+#[derive(Default)]
+struct Answer {
+    open: Vec<(bool, Vec<ResponseOp>)>,
+    done: TxnResponse,
+}
+
+impl Answer {
+    fn push(&mut self, response: OpResponse) {
+        if let Some((_, responses)) = self.open.last_mut() {
+            responses.push(ResponseOp { response: Some(response) });
+        }
+    }
+
+    fn nothing(&mut self) {
+        if let Some((_, responses)) = self.open.last_mut() {
+            responses.push(ResponseOp { response: None });
+        }
+    }
+
+    fn open(&mut self, succeeded: bool) {
+        self.open.push((succeeded, Vec::new()));
+    }
+
+    fn close(&mut self) {
+        let Some((succeeded, responses)) = self.open.pop() else { return };
+        let response = TxnResponse { header: Some(ResponseHeader::default()), succeeded, responses };
+        if self.open.is_empty() {
+            self.done = response;
+        } else {
+            self.push(OpResponse::ResponseTxn(response));
+        }
+    }
+
+    fn done(self) -> TxnResponse {
+        self.done
     }
 }
 
@@ -197,25 +307,59 @@ fn check_put(view: &impl ReadView, request: &PutRequest, lease_exists: &dyn Fn(i
     Ok(())
 }
 
-fn compares_hold(view: &impl ReadView, compares: &[Compare]) -> ReadResult<bool> {
-    for compare in compares {
-        if !compare_holds(view, compare)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+/// Whether a compare holds.
+enum Holds {
+    Yes,
+    No,
+    /// For the keys below this one.
+    SoFar(Bytes),
 }
+
+/// Keys a compare looks at in one go.
+const COMPARED: i64 = 256;
 
 /// Every key of the compare's range must satisfy it; an empty range is judged once as an all-zero key, but never
 /// equals any value.
-fn compare_holds(view: &impl ReadView, compare: &Compare) -> ReadResult<bool> {
-    let keys = KeyRange::parse(compare.key.clone(), compare.range_end.clone());
-    let result = view.range(&keys, &RangeOptions::default())?;
-    if result.kvs.is_empty() {
-        let on_value = compare.target == CompareTarget::Value as i32;
-        return Ok(!on_value && key_satisfies(compare, &KeyValue::default()));
+fn compare_some(
+    view: &impl ReadView,
+    compare: &Compare,
+    mut from: Option<Bytes>,
+    budget: &mut Budget,
+) -> ReadResult<Holds> {
+    let range = KeyRange::parse(compare.key.clone(), compare.range_end.clone());
+    // What is stored beside the key tells the rest.
+    let keys_only = ![CompareTarget::Value as i32, CompareTarget::Lease as i32].contains(&compare.target);
+    let options = RangeOptions { limit: COMPARED, keys_only, ..RangeOptions::default() };
+    loop {
+        let rest = match (&from, &range) {
+            (None, range) => range.clone(),
+            (Some(from), KeyRange::Range(_, end)) => KeyRange::Range(from.clone(), end.clone()),
+            (Some(from), _) => KeyRange::From(from.clone()),
+        };
+        let result = view.range(&rest, &options)?;
+        if result.kvs.is_empty() && from.is_none() {
+            let on_value = compare.target == CompareTarget::Value as i32;
+            let holds = !on_value && key_satisfies(compare, &KeyValue::default());
+            return Ok(if holds { Holds::Yes } else { Holds::No });
+        }
+        let mut last = Bytes::new();
+        for payload in &result.kvs {
+            budget.spend(payload.len());
+            let kv = decode(payload);
+            if !key_satisfies(compare, &kv) {
+                return Ok(Holds::No);
+            }
+            last = kv.key;
+        }
+        if !result.more {
+            return Ok(Holds::Yes);
+        }
+        let next = Bytes::from([&last[..], &[0]].concat());
+        if budget.is_spent() {
+            return Ok(Holds::SoFar(next));
+        }
+        from = Some(next);
     }
-    Ok(result.kvs.iter().all(|payload| key_satisfies(compare, &decode(payload))))
 }
 
 fn key_satisfies(compare: &Compare, kv: &KeyValue) -> bool {
@@ -246,13 +390,13 @@ fn key_satisfies(compare: &Compare, kv: &KeyValue) -> bool {
 }
 
 /// A put outside of a txn.
-pub(crate) fn put(txn: &mut Txn<'_>, lessor: &Lessor, request: PutRequest) -> ReadResult<PutResponse> {
+pub(crate) fn put(txn: &mut Txn<'_>, lessor: &Lessor, request: PutRequest, wanted: bool) -> ReadResult<PutResponse> {
     check_put(&*txn, &request, &|id| lessor.contains(id))?;
-    write_put(txn, request)
+    write_put(txn, request, wanted)
 }
 
-fn write_put(txn: &mut Txn<'_>, request: PutRequest) -> ReadResult<PutResponse> {
-    let before = if request.prev_kv || request.ignore_value || request.ignore_lease {
+fn write_put(txn: &mut Txn<'_>, request: PutRequest, wanted: bool) -> ReadResult<PutResponse> {
+    let before = if request.prev_kv && wanted || request.ignore_value || request.ignore_lease {
         previous(&*txn, &request.key)?
     } else {
         None
@@ -265,42 +409,189 @@ fn write_put(txn: &mut Txn<'_>, request: PutRequest) -> ReadResult<PutResponse> 
     Ok(PutResponse { header: header(txn.revision()), prev_kv: before.filter(|_| request.prev_kv) })
 }
 
-pub(crate) fn delete_range(txn: &mut Txn<'_>, request: DeleteRangeRequest) -> ReadResult<DeleteRangeResponse> {
-    let keys = KeyRange::parse(request.key, request.range_end);
-    let prev_kvs = if request.prev_kv {
-        txn.range(&keys, &RangeOptions::default())?.kvs.iter().map(decode).collect()
-    } else {
-        Vec::new()
-    };
-    let deleted = txn.delete_range(&keys).len() as i64;
-    let revision = txn.revision();
-    Ok(DeleteRangeResponse { header: header(revision), deleted, prev_kvs })
+/// A deletion or a txn, carried out in slices: decided, checked, executed. Once something is written it cannot fail but by a
+/// broken log.
+pub(crate) struct Run {
+    plan: Plan,
+    stage: Stage,
+    answer: Answer,
+    single: bool,
+    /// Somebody waits for the answer here: elsewhere nothing is read for it.
+    wanted: bool,
 }
 
-/// A txn that may write. Decides and checks first; from then on it cannot fail but by a broken log.
-pub(crate) fn txn(txn: &mut Txn<'_>, lessor: &Lessor, request: TxnRequest) -> ReadResult<TxnResponse> {
-    let plan = Plan::new(&*txn, &request, &|id| lessor.contains(id))?;
-    let mut response = execute(txn, plan, request)?;
-    response.header = header(txn.revision());
-    Ok(response)
+enum Stage {
+    Decide,
+    Check,
+    /// The steps that are left, and how far the one under way has come.
+    Execute(std::vec::IntoIter<Step>, Operation),
 }
 
-fn execute(txn: &mut Txn<'_>, plan: Plan, request: TxnRequest) -> ReadResult<TxnResponse> {
-    let operations = if plan.succeeded { request.success } else { request.failure };
-    let mut nested = plan.nested.into_iter();
-    let mut responses = Vec::with_capacity(operations.len());
-    for op in operations {
-        let response = match op.request {
-            Some(Op::RequestRange(request)) => Some(OpResponse::ResponseRange(range(&*txn, &request)?)),
-            Some(Op::RequestPut(request)) => Some(OpResponse::ResponsePut(write_put(txn, request)?)),
-            Some(Op::RequestDeleteRange(request)) => Some(OpResponse::ResponseDeleteRange(delete_range(txn, request)?)),
-            Some(Op::RequestTxn(request)) => {
-                let plan = nested.next().expect("a plan for each nested txn");
-                Some(OpResponse::ResponseTxn(execute(txn, plan, request)?))
-            }
-            None => None,
-        };
-        responses.push(ResponseOp { response });
+/// An operation that takes more than one slice.
+enum Operation {
+    None,
+    Range(RangeSlices),
+    /// What was read takes the form of the answer.
+    Decode(std::vec::IntoIter<Bytes>, RangeResponse),
+    /// The keys as they were before the deletion.
+    Previous(RangeSlices, KeyRange),
+    DecodePrevious(std::vec::IntoIter<Bytes>, DeleteRangeResponse, KeyRange),
+    Delete(DeleteRangeResponse, KeyRange, Option<Bytes>),
+}
+
+impl Run {
+    pub(crate) fn txn(request: TxnRequest, wanted: bool) -> Self {
+        Self::new(Plan::new(request), false, wanted)
     }
-    Ok(TxnResponse { header: Some(ResponseHeader::default()), succeeded: plan.succeeded, responses })
+
+    pub(crate) fn delete_range(request: DeleteRangeRequest, wanted: bool) -> Self {
+        Self::new(Plan::single(Step::Delete(request)), true, wanted)
+    }
+
+    fn new(plan: Plan, single: bool, wanted: bool) -> Self {
+        Self { plan, stage: Stage::Decide, answer: Answer::default(), single, wanted }
+    }
+
+    /// Goes on until the budget is spent; the answer once all is done.
+    pub(crate) fn step(
+        &mut self,
+        txn: &mut Txn<'_>,
+        lessor: &Lessor,
+        budget: &mut Budget,
+    ) -> ReadResult<Option<Response>> {
+        loop {
+            let done = match &mut self.stage {
+                Stage::Decide => self.plan.decide(&*txn, budget)?,
+                Stage::Check => self.plan.check(&*txn, &|id| lessor.contains(id), budget)?,
+                Stage::Execute(steps, operation) => {
+                    execute(txn, steps, operation, &mut self.answer, self.wanted, budget)?
+                }
+            };
+            if !done {
+                return Ok(None);
+            }
+            self.stage = match &self.stage {
+                Stage::Decide => Stage::Check,
+                Stage::Check => Stage::Execute(std::mem::take(&mut self.plan.steps).into_iter(), Operation::None),
+                Stage::Execute(..) => return Ok(Some(self.respond(txn.revision()))),
+            };
+        }
+    }
+
+    fn respond(&mut self, revision: i64) -> Response {
+        let mut response = std::mem::take(&mut self.answer).done();
+        if self.single
+            && let Some(ResponseOp { response: Some(OpResponse::ResponseDeleteRange(delete)) }) =
+                response.responses.pop()
+        {
+            return Response::DeleteRange(delete);
+        }
+        response.header = header(revision);
+        Response::Txn(response)
+    }
+}
+
+/// Runs operations until the budget is spent; true when none is left.
+fn execute(
+    txn: &mut Txn<'_>,
+    steps: &mut std::vec::IntoIter<Step>,
+    operation: &mut Operation,
+    answer: &mut Answer,
+    wanted: bool,
+    budget: &mut Budget,
+) -> ReadResult<bool> {
+    while !budget.is_spent() {
+        *operation = match std::mem::replace(operation, Operation::None) {
+            Operation::None => match steps.next() {
+                None => return Ok(true),
+                Some(step) => begin(txn, step, answer, wanted, budget)?,
+            },
+            Operation::Range(mut read) => match txn.read_some(&mut read, budget)? {
+                None => Operation::Range(read),
+                Some(result) => {
+                    let header = header(result.revision);
+                    let response = RangeResponse { header, kvs: Vec::new(), more: result.more, count: result.count };
+                    Operation::Decode(result.kvs.into_iter(), response)
+                }
+            },
+            Operation::Decode(mut kvs, mut response) => {
+                if decode_some(&mut kvs, &mut response.kvs, budget) {
+                    answer.push(OpResponse::ResponseRange(response));
+                    Operation::None
+                } else {
+                    Operation::Decode(kvs, response)
+                }
+            }
+            Operation::Previous(mut read, range) => match txn.read_some(&mut read, budget)? {
+                None => Operation::Previous(read, range),
+                Some(result) => {
+                    Operation::DecodePrevious(result.kvs.into_iter(), DeleteRangeResponse::default(), range)
+                }
+            },
+            Operation::DecodePrevious(mut kvs, mut response, range) => {
+                if decode_some(&mut kvs, &mut response.prev_kvs, budget) {
+                    Operation::Delete(response, range, None)
+                } else {
+                    Operation::DecodePrevious(kvs, response, range)
+                }
+            }
+            Operation::Delete(mut response, range, from) => {
+                let before = txn.changes().len();
+                let next = txn.delete_some(&range, from, budget);
+                response.deleted += (txn.changes().len() - before) as i64;
+                if next.is_some() {
+                    Operation::Delete(response, range, next)
+                } else {
+                    response.header = header(txn.revision());
+                    answer.push(OpResponse::ResponseDeleteRange(response));
+                    Operation::None
+                }
+            }
+        };
+    }
+    Ok(false)
+}
+
+/// Carries out what is short, and begins what may be long.
+fn begin(
+    txn: &mut Txn<'_>,
+    step: Step,
+    answer: &mut Answer,
+    wanted: bool,
+    budget: &mut Budget,
+) -> ReadResult<Operation> {
+    match step {
+        Step::Open(succeeded) => answer.open(succeeded),
+        Step::Close => answer.close(),
+        // In its place, so that the others keep theirs.
+        Step::Range(_) if !wanted => answer.nothing(),
+        Step::Range(request) => {
+            let keys = KeyRange::parse(request.key.clone(), request.range_end.clone());
+            return Ok(Operation::Range(RangeSlices::new(&keys, &range_options(&request))));
+        }
+        Step::Put(request) => {
+            budget.spend(request.key.len() + request.value.len());
+            answer.push(OpResponse::ResponsePut(write_put(txn, request, wanted)?));
+        }
+        Step::Delete(request) => {
+            let range = KeyRange::parse(request.key, request.range_end);
+            return Ok(if request.prev_kv && wanted {
+                Operation::Previous(RangeSlices::new(&range, &RangeOptions::default()), range)
+            } else {
+                Operation::Delete(DeleteRangeResponse::default(), range, None)
+            });
+        }
+        Step::Nothing => answer.nothing(),
+    }
+    Ok(Operation::None)
+}
+
+/// Decodes until the budget is spent; true when nothing is left.
+fn decode_some(payloads: &mut std::vec::IntoIter<Bytes>, kvs: &mut Vec<KeyValue>, budget: &mut Budget) -> bool {
+    while !budget.is_spent() {
+        let Some(payload) = payloads.next() else { return true };
+        budget.spend(payload.len());
+        kvs.push(decode(&payload));
+    }
+    false
 }

@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dolmen_env::{Disk, Mono, SimDisk};
-use dolmen_machine::{ConfChangeContext, Config, Machine, Member, Outcome, Response};
-use dolmen_mvcc::Change;
+use dolmen_machine::{Applied, ConfChangeContext, Config, FatalError, Machine, Member, Outcome, Progress, Response};
+use dolmen_mvcc::{Budget, Change, RangeOptions};
 use dolmen_proto::authpb::Permission;
 use dolmen_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use dolmen_proto::etcdserverpb::request_op::Request as Op;
@@ -39,6 +39,7 @@ use dolmen_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest, Cluste
 use dolmen_proto::mvccpb::KeyValue;
 use dolmen_proto::raftpb::{ConfChange, ConfChangeType, Entry, EntryType};
 use dolmen_revlog::Hint;
+use dolmen_types::KeyRange;
 use prost::Message;
 
 struct World {
@@ -47,6 +48,10 @@ struct World {
     term: u64,
     /// As headers carry it.
     who: (String, u64),
+    /// What a slice of an entry may cost; none: no slices.
+    budget: Option<usize>,
+    /// Whether somebody waits for the answers.
+    wanted: bool,
 }
 
 fn config() -> Config {
@@ -264,8 +269,9 @@ fn show_change(change: &Change) -> String {
 }
 
 impl World {
-    fn new() -> Self {
-        let mut world = Self { disk: SimDisk::new(1), machine: None, term: 1, who: Default::default() };
+    fn new(budget: Option<usize>, wanted: bool) -> Self {
+        let who = Default::default();
+        let mut world = Self { disk: SimDisk::new(1), machine: None, term: 1, who, budget, wanted };
         world.open();
         world
     }
@@ -291,7 +297,7 @@ impl World {
     fn entry(&mut self, kind: EntryType, data: Vec<u8>) -> String {
         let (index, term) = (self.machine().applied() + 1, self.term);
         let entry = Entry { r#type: kind as i32, term, index, data: data.into() };
-        let applied = match self.machine().apply(&entry, Mono(0)) {
+        let (applied, earlier) = match self.apply(&entry) {
             Ok(applied) => applied,
             Err(error) => return format!("fatal: {error}\n"),
         };
@@ -299,14 +305,14 @@ impl World {
         self.machine().commit();
         match applied.outcome {
             Outcome::Empty => "nothing\n".to_owned(),
-            Outcome::Request { id, result, changes } => {
-                assert_eq!(id, index + 100);
+            Outcome::Request { id, result, changes, sliced } => {
+                assert!(id == index + 100 && (sliced || earlier.is_empty()));
                 let mut out = match result {
                     Ok(response) => show_answer(&response),
                     Err(error) => format!("error: {error}"),
                 };
                 out.push('\n');
-                for change in &changes {
+                for change in earlier.iter().chain(&changes) {
                     out += &show_change(change);
                     out.push('\n');
                 }
@@ -319,6 +325,28 @@ impl World {
                     Err(error) => format!("error: {error}, raft is told of node {}\n", change.node_id),
                 }
             }
+        }
+    }
+
+    /// Applies an entry, in slices if there is a budget: whatever it has done by then, nothing is to be seen of it. Returns
+    /// the changes of all slices but the last as well.
+    fn apply(&mut self, entry: &Entry) -> Result<(Applied, Vec<Change>), FatalError> {
+        let (budget, wanted) = (self.budget.map_or(Budget::unlimited(), Budget::new), self.wanted);
+        let machine = self.machine();
+        let everything = KeyRange::From(Bytes::new());
+        let seen = |machine: &Machine| {
+            let all = machine.store().reader().range(&everything, &RangeOptions::default()).expect("readable");
+            (all, machine.applied(), machine.alarms(0), machine.membership().clone())
+        };
+        let before = seen(machine);
+        machine.begin(entry, Mono(0));
+        let mut earlier = Vec::new();
+        loop {
+            match machine.step(&mut budget.clone(), &|_| wanted)? {
+                Progress::Done(applied) => return Ok((applied, earlier)),
+                Progress::More { changes } => earlier.extend(changes),
+            }
+            assert_eq!(seen(machine), before);
         }
     }
 
@@ -506,8 +534,8 @@ impl World {
 }
 
 /// A script with its answers as they are now. A blank line or a comment ends a command's answers.
-fn rerun(script: &str) -> String {
-    let mut world = World::new();
+fn rerun(script: &str, budget: Option<usize>, wanted: bool) -> String {
+    let mut world = World::new(budget, wanted);
     let mut out = String::new();
     let mut answers = false;
     for line in script.lines() {
@@ -534,11 +562,22 @@ fn scripts_answer_as_written() {
     assert!(paths.len() > 3, "scripts are missing");
     for path in paths {
         let script = std::fs::read_to_string(&path).expect("a script reads");
-        let now = rerun(&script);
+        let now = rerun(&script, None, true);
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            std::fs::write(&path, now).expect("a script can be written");
+            std::fs::write(&path, &now).expect("a script can be written");
         } else {
             assert_eq!(now, script, "{}", path.display());
+        }
+        for budget in [1, 100, 400] {
+            assert_eq!(rerun(&script, Some(budget), true), now, "{} in slices of {budget}", path.display());
+        }
+        // Who waits for no answer changes the same and refuses the same.
+        let effects = |answers: &str| {
+            let kept = |line: &&str| [">", "  ", "error:", "index"].iter().any(|start| line.starts_with(start));
+            answers.lines().filter(kept).map(|line| format!("{line}\n")).collect::<String>()
+        };
+        for budget in [None, Some(1)] {
+            assert_eq!(effects(&rerun(&script, budget, false)), effects(&now), "{} unheard", path.display());
         }
     }
 }

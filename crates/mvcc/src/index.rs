@@ -19,10 +19,11 @@
 
 use std::ops::ControlFlow;
 
+use bytes::Bytes;
 use dolmen_types::Revision;
 
 use crate::keys::{GROWTH, Keys, grow};
-use crate::state::{Found, Slot, State};
+use crate::state::{Compacted, Found, Slot, State};
 
 /// Keys in a leaf and children in an inner node, at most.
 pub(crate) const FANOUT: usize = 64;
@@ -260,6 +261,87 @@ impl Node {
         }
     }
 
+    /// Counts as [`Node::count`], looking at about `left` keys one by one. Breaks with the key to go on from; `upper` is the
+    /// first key behind this node.
+    fn count_some(
+        &self,
+        totals: &Totals,
+        (low, high): (Option<&[u8]>, Option<&[u8]>),
+        upper: Option<&[u8]>,
+        at: i64,
+        left: &mut usize,
+        count: &mut u64,
+    ) -> ControlFlow<Vec<u8>> {
+        match self {
+            Self::Inner(inner) if low.is_some() || high.is_some() || totals.newest > at => {
+                let Some((from, to)) = inner.span(low, high) else { return ControlFlow::Continue(()) };
+                for i in from..=to {
+                    let (low, high) = (low.filter(|_| i == from), high.filter(|_| i == to));
+                    let separator = (i < inner.separators.len()).then(|| inner.separators.get(i));
+                    let child = &inner.children[i];
+                    let upper = separator.as_deref().or(upper);
+                    child.node.count_some(&child.totals, (low, high), upper, at, left, count)?;
+                }
+            }
+            _ => {
+                *count += self.count(totals, low, high, at);
+                if totals.newest > at {
+                    *left = left.saturating_sub(self.len());
+                }
+                // At the end of the range there is nothing to go on with.
+                if let Some(upper) = upper.filter(|_| *left == 0 && high.is_none()) {
+                    return ControlFlow::Break(upper.to_vec());
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Adds a tombstone to every living key of a range, with the revision that `visit` gives for it. Breaks with the key to
+    /// go on from where `visit` gives none.
+    fn tombstones(
+        &mut self,
+        totals: &mut Totals,
+        low: Option<&[u8]>,
+        high: Option<&[u8]>,
+        key: &mut Vec<u8>,
+        visit: &mut impl FnMut(&[u8], Found) -> Option<Slot>,
+    ) -> ControlFlow<Vec<u8>> {
+        let mut flow = ControlFlow::Continue(());
+        match self {
+            Self::Leaf(leaf) => {
+                let from = low.map_or(0, |low| leaf.keys.below(low));
+                let to = high.map_or(leaf.keys.len(), |high| leaf.keys.below(high));
+                for at in from..to {
+                    let Some(before) = leaf.states[at].at(i64::MAX) else { continue };
+                    leaf.keys.write(at, key);
+                    let Some(slot) = visit(key, before) else {
+                        flow = ControlFlow::Break(key.clone());
+                        break;
+                    };
+                    leaf.states[at].tombstone(slot);
+                }
+                *totals = leaf.totals();
+            }
+            Self::Inner(inner) => {
+                let Some((from, to)) = inner.span(low, high) else { return flow };
+                for at in from..=to {
+                    let child = &mut inner.children[at];
+                    if child.totals.live > 0 {
+                        let (low, high) = (low.filter(|_| at == from), high.filter(|_| at == to));
+                        flow = child.node.tombstones(&mut child.totals, low, high, key, visit);
+                        if flow.is_break() {
+                            break;
+                        }
+                    }
+                }
+                // What is known of the newest revision may be a little more than there is, and stays so.
+                *totals = Totals { newest: totals.newest.max(inner.totals().newest), ..inner.totals() };
+            }
+        }
+        flow
+    }
+
     /// Compacts dirty keys from `from` on. Breaks with the key to go on from once `budget` is used up; `upper` is the first
     /// key behind this node.
     fn prune(
@@ -274,12 +356,12 @@ impl Node {
         match self {
             Self::Leaf(leaf) => {
                 let first = from.map_or(0, |from| leaf.keys.below(from));
-                *budget = budget.saturating_sub(leaf.states.len() - first);
-                leaf.prune(first, at, dead);
+                let stopped = leaf.prune(first, at, budget, dead);
                 totals.dirty = leaf.states.iter().filter(|state| state.dirty()).count() as u64;
-                match upper {
-                    Some(upper) if *budget == 0 => ControlFlow::Break(upper.to_vec()),
-                    _ => ControlFlow::Continue(()),
+                match (stopped, upper) {
+                    (Some(key), _) => ControlFlow::Break(key),
+                    (None, Some(upper)) if *budget == 0 => ControlFlow::Break(upper.to_vec()),
+                    (None, _) => ControlFlow::Continue(()),
                 }
             }
             Self::Inner(inner) => {
@@ -374,22 +456,40 @@ impl Leaf {
         Split { separator: right.keys.get(0), right: Node::Leaf(right) }
     }
 
-    fn prune(&mut self, first: usize, at: i64, dead: &mut Vec<Revision>) {
+    /// Compacts the keys from `first` on; a key costs the budget one, and one for each of its revisions that goes. Returns
+    /// the key that was not done with.
+    fn prune(&mut self, first: usize, at: i64, budget: &mut usize, dead: &mut Vec<Revision>) -> Option<Vec<u8>> {
         let mut keep = vec![true; self.states.len()];
         let mut all = true;
+        let mut stopped = None;
         for (i, state) in self.states.iter_mut().enumerate().skip(first) {
-            if state.dirty() && !state.compact(at, dead) {
-                keep[i] = false;
-                all = false;
+            *budget = budget.saturating_sub(1);
+            if !state.dirty() {
+                continue;
+            }
+            let before = dead.len();
+            let left = state.compact(at, (*budget).max(1), dead);
+            *budget = budget.saturating_sub(dead.len() - before);
+            match left {
+                Compacted::Stays => {}
+                Compacted::Goes => {
+                    keep[i] = false;
+                    all = false;
+                }
+                Compacted::Unfinished => {
+                    stopped = Some(self.keys.get(i));
+                    break;
+                }
             }
         }
         if all {
-            return;
+            return stopped;
         }
         self.keys.retain(&keep);
         let mut kept = keep.iter();
         self.states.retain(|_| *kept.next().unwrap_or(&true));
         self.states.shrink_to(self.states.len() + GROWTH);
+        stopped
     }
 }
 
@@ -508,7 +608,9 @@ impl Index {
                 Some(state) => state.replay(slot, create, version),
                 None => *place = Some(State::first(slot, create, version)),
             }
-            if slot.main() <= compact && place.as_mut().is_some_and(|state| !state.compact(compact, dead)) {
+            if slot.main() <= compact
+                && place.as_mut().is_some_and(|state| state.compact(compact, usize::MAX, dead) == Compacted::Goes)
+            {
                 *place = None;
             }
             true
@@ -570,6 +672,33 @@ impl Index {
         }
         // The empty key is below every other, so the whole tree need not be split at its lower edge.
         self.root.count(&self.totals, Some(low).filter(|low| !low.is_empty()), high, at)
+    }
+
+    /// Counts as [`Index::count`], from `low` on until about `left` keys were looked at one by one. Returns the count, and
+    /// the key to go on from, `None` at the end.
+    pub(crate) fn count_some(&self, low: &[u8], high: Option<&[u8]>, at: i64, left: usize) -> (u64, Option<Bytes>) {
+        if high.is_some_and(|high| high <= low) {
+            return (0, None);
+        }
+        let (mut left, mut count) = (left.max(1), 0);
+        let low = Some(low).filter(|low| !low.is_empty());
+        let flow = self.root.count_some(&self.totals, (low, high), None, at, &mut left, &mut count);
+        (count, flow.break_value().map(Bytes::from))
+    }
+
+    /// Adds a tombstone to every living key of `[low, high)`, in key order, with the revision that `visit` gives for it; it
+    /// sees the key as it stood before. Returns the key for which it gave none, `None` at the end.
+    pub(crate) fn tombstones(
+        &mut self,
+        low: &[u8],
+        high: Option<&[u8]>,
+        mut visit: impl FnMut(&[u8], Found) -> Option<Slot>,
+    ) -> Option<Bytes> {
+        if high.is_some_and(|high| high <= low) {
+            return None;
+        }
+        let flow = self.root.tombstones(&mut self.totals, Some(low), high, &mut Vec::new(), &mut visit);
+        flow.break_value().map(Bytes::from)
     }
 
     /// Compacts at `at`, beginning with key `from` (none: the first), looking at about `budget` keys. Superseded revisions

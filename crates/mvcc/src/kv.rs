@@ -104,6 +104,11 @@ pub(crate) fn leading_key(payload: &Bytes, len: usize) -> Bytes {
     payload.slice(start..start + len)
 }
 
+/// Appends the payload of a tombstone: a `KeyValue` that has only its key.
+pub(crate) fn put_key(out: &mut BytesMut, key: &[u8]) {
+    put_bytes(out, KEY, key);
+}
+
 fn put_bytes(out: &mut BytesMut, tag: u8, bytes: &[u8]) {
     if !bytes.is_empty() {
         out.put_u8(tag);

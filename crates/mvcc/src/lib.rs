@@ -17,6 +17,11 @@
 //!  Reader::range                                      read lock while revisions are collected, none while values are read
 //! ```
 //!
+//! A request that is too long for one hold of the lock goes on in slices: [`Txn::suspend`] gives the lock away and keeps
+//! what was done, which no reader sees, as its revision is above the current one; [`Store::resume`] goes on. What it has
+//! written by then goes to the log as parts of the batch to come ([`Store::append_part`]), so that neither memory nor a
+//! frame grows with it.
+//!
 //! Between `finish` and `commit` payloads stand in a list beside the index, so a reader never meets a revision it cannot
 //! read. A long range gives the lock away every few thousand keys and pins its revision meanwhile.
 //!
@@ -35,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod hash;
 mod index;
 mod keys;
@@ -46,10 +52,11 @@ mod state;
 mod store;
 mod txn;
 
+pub use budget::Budget;
 pub use hash::{CompactionHash, HashKv, hash_all};
 pub use index::Index;
 pub use kv::{KeyValueRef, key_of};
-pub use range::{Meta, RangeError, RangeOptions, RangeResult, SortOrder, SortTarget};
+pub use range::{Meta, RangeError, RangeOptions, RangeResult, RangeSlices, SortOrder, SortTarget};
 pub use reader::{Event, ReadTxn, Reader};
 pub use snapshot::{Restore, RestoreError, Restored, SnapshotSource, restore_from};
 pub use state::Found;

@@ -1,11 +1,12 @@
 //! Reading a range: what may be asked, and how an answer is put together.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use dolmen_types::{KeyRange, Revision};
 
+use crate::budget::Budget;
 use crate::index::Index;
 use crate::kv::KeyValueRef;
 use crate::state::Found;
@@ -131,8 +132,8 @@ pub(crate) struct Item {
 
 /// An answer in the making. It is fed keys in order, by one hold of the index lock or several, and then finished without
 /// any lock.
-pub(crate) struct Collector<'o> {
-    options: &'o RangeOptions,
+pub(crate) struct Collector {
+    options: RangeOptions,
     /// Whether values are needed at all.
     values: bool,
     /// Keys to gather at most.
@@ -140,8 +141,9 @@ pub(crate) struct Collector<'o> {
     items: Vec<Item>,
 }
 
-impl<'o> Collector<'o> {
-    pub(crate) fn new(options: &'o RangeOptions) -> Self {
+impl Collector {
+    pub(crate) fn new(options: &RangeOptions) -> Self {
+        let options = *options;
         let default_order = options.sort_order == SortOrder::None
             || (options.sort_target == SortTarget::Key && options.sort_order == SortOrder::Ascend);
         let fetch = match usize::try_from(options.limit) {
@@ -204,42 +206,204 @@ impl<'o> Collector<'o> {
                 }
             }
         }
-        self.sort();
-        let limit = usize::try_from(options.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+        if options.sort_target == SortTarget::Key {
+            options.turn(&mut self.items);
+        } else {
+            self.items.sort_by(|a, b| options.order(a, b));
+        }
+        let limit = options.limit();
         let more = self.items.len() > limit;
         self.items.truncate(limit);
         let mut kvs = Vec::with_capacity(self.items.len());
         for item in self.items {
-            kvs.push(match (item.key, item.payload) {
-                (Some(key), _) => keys_only(&key, &item.found),
-                (None, Some(payload)) if options.keys_only => without_value(&payload),
-                (None, Some(payload)) => payload,
-                (None, None) => read(item.found.modified)?,
-            });
+            kvs.push(item.answer(&options, &read)?);
         }
         Ok(RangeResult { kvs, count: count as i64, more, revision })
     }
+}
 
-    fn sort(&mut self) {
-        let descend = self.options.sort_order == SortOrder::Descend;
-        let by = |items: &mut Vec<Item>, number: fn(&Item) -> i64| {
-            if descend { items.sort_by_key(|item| Reverse(number(item))) } else { items.sort_by_key(number) }
+/// Items sorted at a time before the sorted runs are merged: about a millisecond.
+const RUN: usize = 4096;
+
+/// A range that a request reads in slices: see [`crate::Txn::read_some`].
+pub struct RangeSlices {
+    low: Bytes,
+    high: Option<Bytes>,
+    options: RangeOptions,
+    /// The revision it reads at, and the current one, once it has begun.
+    at: Option<(i64, i64)>,
+    count: u64,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Counting goes on from here.
+    Count(Bytes),
+    Gather(Bytes, Collector),
+    /// Values that the order depends on; so many are there.
+    Values(Vec<Item>, usize),
+    /// Runs that are sorted, and items that are in none.
+    Sort(std::vec::IntoIter<Item>, Vec<Run>),
+    Merge(Vec<Run>, Vec<Item>),
+    Answer(std::vec::IntoIter<Item>, RangeResult),
+}
+
+type Run = std::iter::Peekable<std::vec::IntoIter<Item>>;
+
+/// Where a [`RangeSlices`] reads.
+pub(crate) struct Source<'s, P, R> {
+    pub(crate) index: &'s Index,
+    pub(crate) current: i64,
+    pub(crate) compact: i64,
+    /// A payload that is not in the log yet.
+    pub(crate) pending: P,
+    pub(crate) read: R,
+}
+
+impl RangeSlices {
+    pub fn new(range: &KeyRange, options: &RangeOptions) -> Self {
+        let (low, high) = bounds(range);
+        Self { stage: Stage::Count(low.clone()), low, high, options: *options, at: None, count: 0 }
+    }
+
+    /// Goes on until the budget is spent; the answer, once it is there. To be called no more after that.
+    pub(crate) fn step<P, R>(
+        &mut self,
+        source: &Source<'_, P, R>,
+        budget: &mut Budget,
+    ) -> Result<Option<RangeResult>, RangeError>
+    where
+        P: Fn(Revision) -> Option<Bytes>,
+        R: Fn(Revision) -> Result<Bytes, RangeError>,
+    {
+        let (at, revision) = match self.at {
+            Some(at) => at,
+            None => {
+                let at = resolve(self.options.revision, source.current, source.compact)?;
+                *self.at.insert((at, source.current))
+            }
         };
-        match self.options.sort_target {
-            SortTarget::Key if descend => self.items.reverse(),
-            SortTarget::Key => {}
-            SortTarget::Version => by(&mut self.items, |item| item.found.version),
-            SortTarget::Create => by(&mut self.items, |item| item.found.create),
-            SortTarget::Mod => by(&mut self.items, |item| item.found.modified.main),
-            SortTarget::Value => self.items.sort_by(|a, b| {
-                let (a, b) = if descend { (b, a) } else { (a, b) };
-                a.value().cmp(b.value())
-            }),
+        let options = self.options;
+        loop {
+            let none = Stage::Count(Bytes::new());
+            self.stage = match std::mem::replace(&mut self.stage, none) {
+                Stage::Count(low) => {
+                    let keys = budget.keys();
+                    let (count, next) = source.index.count_some(&low, self.high.as_deref(), at, keys);
+                    self.count += count;
+                    budget.spend_keys(if next.is_some() { keys } else { 1 });
+                    match next {
+                        Some(next) => Stage::Count(next),
+                        None if options.count_only => {
+                            let count = self.count as i64;
+                            return Ok(Some(RangeResult { count, revision, ..RangeResult::default() }));
+                        }
+                        None => Stage::Gather(self.low.clone(), Collector::new(&options)),
+                    }
+                }
+                Stage::Gather(low, mut collector) => {
+                    let before = collector.items.len();
+                    let keys = budget.keys();
+                    let high = self.high.as_deref();
+                    let next = collector.gather(source.index, &low, high, at, keys, &source.pending);
+                    budget.spend_keys(if next.is_some() { keys } else { collector.items.len() - before + 1 });
+                    let mut items = match next {
+                        Some(next) => {
+                            self.stage = Stage::Gather(next, collector);
+                            if budget.is_spent() {
+                                return Ok(None);
+                            }
+                            continue;
+                        }
+                        None => collector.items,
+                    };
+                    match options.sort_target {
+                        SortTarget::Value => Stage::Values(items, 0),
+                        SortTarget::Key => {
+                            options.turn(&mut items);
+                            self.answer(items, revision)
+                        }
+                        _ => Stage::Sort(items.into_iter(), Vec::new()),
+                    }
+                }
+                Stage::Values(mut items, mut done) => {
+                    while let Some(item) = items.get_mut(done).filter(|_| !budget.is_spent()) {
+                        let payload = match item.payload.take() {
+                            Some(payload) => payload,
+                            None => (source.read)(item.found.modified)?,
+                        };
+                        budget.spend(payload.len());
+                        item.payload = Some(payload);
+                        done += 1;
+                    }
+                    if done < items.len() {
+                        Stage::Values(items, done)
+                    } else {
+                        Stage::Sort(items.into_iter(), Vec::new())
+                    }
+                }
+                Stage::Sort(mut items, mut runs) => {
+                    let mut run: Vec<Item> = items.by_ref().take(RUN).collect();
+                    if run.is_empty() {
+                        Stage::Merge(runs, Vec::new())
+                    } else {
+                        budget.spend_keys(run.len());
+                        run.sort_by(|a, b| options.order(a, b));
+                        runs.push(run.into_iter().peekable());
+                        Stage::Sort(items, runs)
+                    }
+                }
+                Stage::Merge(mut runs, mut sorted) => {
+                    let wanted = options.limit().saturating_add(1);
+                    while sorted.len() < wanted && !budget.is_spent() {
+                        let Some(next) = options.least(&mut runs) else { break };
+                        sorted.push(next);
+                        budget.spend_keys(1 + runs.len() / 8);
+                    }
+                    if sorted.len() < wanted && runs.iter_mut().any(|run| run.peek().is_some()) {
+                        Stage::Merge(runs, sorted)
+                    } else {
+                        self.answer(sorted, revision)
+                    }
+                }
+                Stage::Answer(mut items, mut result) => {
+                    while !budget.is_spent() {
+                        let Some(item) = items.next() else { return Ok(Some(result)) };
+                        let kv = item.answer(&options, &source.read)?;
+                        budget.spend(kv.len());
+                        result.kvs.push(kv);
+                    }
+                    Stage::Answer(items, result)
+                }
+            };
+            if budget.is_spent() {
+                return Ok(None);
+            }
         }
+    }
+
+    fn answer(&self, mut items: Vec<Item>, revision: i64) -> Stage {
+        let limit = self.options.limit();
+        let more = items.len() > limit;
+        items.truncate(limit);
+        Stage::Answer(items.into_iter(), RangeResult { kvs: Vec::new(), count: self.count as i64, more, revision })
     }
 }
 
 impl Item {
+    fn answer(
+        self,
+        options: &RangeOptions,
+        read: impl Fn(Revision) -> Result<Bytes, RangeError>,
+    ) -> Result<Bytes, RangeError> {
+        Ok(match (self.key, self.payload) {
+            (Some(key), _) => keys_only(&key, &self.found),
+            (None, Some(payload)) if options.keys_only => without_value(&payload),
+            (None, Some(payload)) => payload,
+            (None, None) => read(self.found.modified)?,
+        })
+    }
+
     fn value(&self) -> &[u8] {
         let payload = self.payload.as_deref().unwrap_or_default();
         KeyValueRef::decode(payload).map_or(&[][..], |kv| kv.value)
@@ -252,6 +416,46 @@ impl RangeOptions {
             || self.max_mod_revision != 0
             || self.min_create_revision != 0
             || self.max_create_revision != 0
+    }
+
+    fn limit(&self) -> usize {
+        usize::try_from(self.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX)
+    }
+
+    /// Key order as asked for, of items that are in ascending one.
+    fn turn(&self, items: &mut [Item]) {
+        if self.sort_order == SortOrder::Descend {
+            items.reverse();
+        }
+    }
+
+    /// The order by anything but the key. Equal ones stay in key order: sort stably.
+    fn order(&self, a: &Item, b: &Item) -> Ordering {
+        let (a, b) = if self.sort_order == SortOrder::Descend { (b, a) } else { (a, b) };
+        match self.sort_target {
+            SortTarget::Key => Ordering::Equal,
+            SortTarget::Version => a.found.version.cmp(&b.found.version),
+            SortTarget::Create => a.found.create.cmp(&b.found.create),
+            SortTarget::Mod => a.found.modified.main.cmp(&b.found.modified.main),
+            SortTarget::Value => a.value().cmp(b.value()),
+        }
+    }
+
+    /// Takes the least of the heads; of equal ones that of the first run.
+    fn least(&self, runs: &mut [Run]) -> Option<Item> {
+        let mut least: Option<usize> = None;
+        for at in 0..runs.len() {
+            let (before, rest) = runs.split_at_mut(at);
+            let Some(head) = rest[0].peek() else { continue };
+            let less = match least {
+                Some(least) => before[least].peek().is_none_or(|other| self.order(head, other).is_lt()),
+                None => true,
+            };
+            if less {
+                least = Some(at);
+            }
+        }
+        runs[least?].next()
     }
 
     /// Whether one key is answered by its payload as it is.

@@ -4,6 +4,7 @@
 //! Nearly every key has one life and one or two revisions between compactions, so those sit inline in 32 bytes; a key with
 //! more moves to the heap and comes back when compaction has thinned it out.
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use dolmen_types::Revision;
@@ -67,6 +68,16 @@ pub struct Found {
     pub version: i64,
 }
 
+/// What a compaction leaves of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compacted {
+    Stays,
+    /// Nothing is left: the key leaves the index.
+    Goes,
+    /// Only the oldest went; there are more to take away.
+    Unfinished,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum State {
     /// One life, at most two revisions. `prev`, when there, is the put before `last`.
@@ -85,7 +96,7 @@ pub(crate) enum State {
 #[derive(Clone, Debug)]
 pub(crate) struct Many {
     /// All revisions, oldest first; never empty.
-    slots: Vec<Slot>,
+    slots: VecDeque<Slot>,
     /// Ascending by `start`; the first starts at 0.
     runs: Vec<Run>,
 }
@@ -119,7 +130,7 @@ impl Many {
 impl State {
     pub(crate) fn first(slot: Slot, create: i64, version: i64) -> Self {
         Self::few(create, version, slot, None).unwrap_or_else(|| {
-            Self::Many(Box::new(Many { slots: vec![slot], runs: vec![Run { start: 0, create, version }] }))
+            Self::Many(Box::new(Many { slots: VecDeque::from([slot]), runs: vec![Run { start: 0, create, version }] }))
         })
     }
 
@@ -137,7 +148,7 @@ impl State {
     pub(crate) fn last(&self) -> Slot {
         match self {
             Self::Few { last, .. } => *last,
-            Self::Many(many) => *many.slots.last().expect("a key in the index has a revision"),
+            Self::Many(many) => *many.slots.back().expect("a key in the index has a revision"),
         }
     }
 
@@ -222,16 +233,16 @@ impl State {
                     *self = few;
                     return;
                 }
-                let mut slots = Vec::with_capacity(4);
+                let mut slots = VecDeque::with_capacity(4);
                 slots.extend(*prev);
-                slots.push(*last);
+                slots.push_back(*last);
                 let start = slots.len() as u32;
                 let first = Run { start: 0, create: old_create, version: old_version - i64::from(start) + 1 };
                 let mut runs = vec![first];
                 if !follows {
                     runs.push(Run { start, create, version });
                 }
-                slots.push(slot);
+                slots.push_back(slot);
                 *self = Self::Many(Box::new(Many { slots, runs }));
             }
             Self::Many(many) => {
@@ -241,43 +252,47 @@ impl State {
                 if !(alive && run.create == create && run.version + (at - run.start as usize) as i64 == version) {
                     many.runs.push(Run { start: at as u32, create, version });
                 }
-                many.slots.push(slot);
+                many.slots.push_back(slot);
             }
         }
     }
 
     /// Takes away what a compaction at `at` supersedes: all but the newest revision at or below it, and that one too when
     /// it is a tombstone from before `at`. (A tombstone at exactly `at` stays, for watchers that start there.) Reports
-    /// them to `dead`; false when nothing is left and the key leaves the index.
-    pub(crate) fn compact(&mut self, at: i64, dead: &mut Vec<Revision>) -> bool {
+    /// them to `dead`, oldest first; of many at most `budget` in one call.
+    pub(crate) fn compact(&mut self, at: i64, budget: usize, dead: &mut Vec<Revision>) -> Compacted {
         match self {
             Self::Few { last, prev, .. } => {
                 if last.main() > at {
-                    return true;
+                    return Compacted::Stays;
                 }
                 dead.extend(prev.take().map(Slot::rev));
                 let gone = last.tombstone() && last.main() < at;
                 if gone {
                     dead.push(last.rev());
                 }
-                !gone
+                if gone { Compacted::Goes } else { Compacted::Stays }
             }
             Self::Many(many) => {
-                let Some(newest) = many.position(at) else { return true };
+                let Some(newest) = many.position(at) else { return Compacted::Stays };
                 let slot = many.slots[newest];
                 let cut = newest + usize::from(slot.tombstone() && slot.main() < at);
                 if cut == 0 {
-                    return true;
+                    return Compacted::Stays;
                 }
-                dead.extend(many.slots[..cut].iter().map(|slot| slot.rev()));
-                if cut == many.slots.len() {
-                    return false;
+                let some = cut.min(budget);
+                dead.extend(many.slots.range(..some).map(|slot| slot.rev()));
+                if some == many.slots.len() {
+                    return Compacted::Goes;
                 }
-                many.cut(cut);
+                many.cut(some);
+                if some < cut {
+                    return Compacted::Unfinished;
+                }
                 if let Some(few) = many.few() {
                     *self = few;
                 }
-                true
+                Compacted::Stays
             }
         }
     }
@@ -304,6 +319,7 @@ impl Many {
         for run in &mut self.runs[1..] {
             run.start -= cut as u32;
         }
+        // A copy of what is left, which is little next to what went since the last one.
         if self.slots.capacity() > 4 * self.slots.len() {
             self.slots.shrink_to_fit();
         }
@@ -312,9 +328,9 @@ impl Many {
     /// The inline form, when one run of at most two revisions is left.
     fn few(&self) -> Option<State> {
         let [run] = self.runs[..] else { return None };
-        match self.slots[..] {
-            [last] => State::few(run.create, run.version, last, None),
-            [prev, last] => State::few(run.create, run.version + 1, last, Some(prev)),
+        match (self.slots.len(), self.slots.front(), self.slots.back()) {
+            (1, _, Some(last)) => State::few(run.create, run.version, *last, None),
+            (2, prev, Some(last)) => State::few(run.create, run.version + 1, *last, prev.copied()),
             _ => None,
         }
     }
@@ -352,7 +368,7 @@ mod tests {
         assert_eq!(state.at(4), Some(Found { modified: Revision::new(4, 0), create: 4, version: 1 }));
         let mut compact = |at| {
             let mut dead = Vec::new();
-            let left = state.compact(at, &mut dead);
+            let left = state.compact(at, usize::MAX, &mut dead) == Compacted::Stays;
             (left, dead.iter().map(|rev| rev.main).collect::<Vec<_>>())
         };
         assert_eq!(compact(2), (true, vec![1]));
@@ -373,7 +389,7 @@ mod tests {
             assert!(state.dirty());
             assert_eq!(state.at(far + 1), Some(found));
             let mut dead = Vec::new();
-            assert!(state.compact(far + 2, &mut dead));
+            assert_eq!(state.compact(far + 2, usize::MAX, &mut dead), Compacted::Stays);
             assert_eq!((dead, state.dirty()), (vec![Revision::new(far, 0)], false));
             assert_eq!(state.at(far + 2).map(|found| (found.create, found.version)), Some((create, version + 1)));
         }
@@ -391,7 +407,7 @@ mod tests {
         assert_eq!(state.at(9).map(|found| (found.create, found.version)), Some((3, 5)));
         assert_eq!(state.put(put(10)).version, 6);
         let mut dead = Vec::new();
-        assert!(state.compact(9, &mut dead));
+        assert_eq!(state.compact(9, usize::MAX, &mut dead), Compacted::Stays);
         assert_eq!(state.at(9).map(|found| found.version), Some(5));
         assert!(matches!(state, State::Few { .. }));
     }

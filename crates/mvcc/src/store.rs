@@ -16,7 +16,7 @@ use crate::snapshot::Restored;
 use crate::state::Slot;
 use crate::txn::Txn;
 
-/// Keys pruned in one hold of the lock, at most; readers wait no longer than that takes.
+/// Keys and revisions pruned in one hold of the lock, at most; readers wait no longer than that takes.
 const PRUNE_SLICE: usize = 512;
 /// Records sorted together while an index is made; some 10 MiB of memory.
 const REPLAY_CHUNK: usize = 1 << 17;
@@ -47,7 +47,18 @@ pub(crate) struct Pending {
 pub(crate) struct Writer {
     /// Keys that have a lease. The log's records tell, too, but reading one back may cost a disk read.
     pub(crate) leases: BTreeMap<Bytes, LeaseId>,
-    /// The records of [`Inner::pending`], whole, for the next batch.
+    /// The records of [`Inner::pending`], whole, for the next batch; those of the open request apart.
+    pub(crate) records: Vec<NewRecord>,
+    /// The request that gave the lock away midway.
+    pub(crate) open: Option<Open>,
+}
+
+/// A request between two slices.
+pub(crate) struct Open {
+    pub(crate) main: i64,
+    /// Changes so far.
+    pub(crate) subs: i64,
+    /// Those of its records that the log does not have.
     pub(crate) records: Vec<NewRecord>,
 }
 
@@ -246,6 +257,9 @@ pub struct Store {
     pub(crate) shared: Arc<Shared>,
     pub(crate) log: Log,
     writer: Writer,
+    /// The same as the readers see.
+    compact: i64,
+    epoch: u64,
     compacted: Option<i64>,
     prune: Prune,
 }
@@ -373,8 +387,9 @@ impl Store {
         };
         let shared = Shared { inner: RwLock::new(inner), pins: Mutex::default(), hashes: Mutex::default() };
         let prune = Prune { done: report.compact_revision, pass: None };
-        let writer = Writer { leases: replay.leases, records: Vec::new() };
-        Ok((Self { shared: Arc::new(shared), log, writer, compacted: None, prune }, report))
+        let writer = Writer { leases: replay.leases, ..Writer::default() };
+        let compact = report.compact_revision;
+        Ok((Self { shared: Arc::new(shared), log, writer, compact, epoch: 0, compacted: None, prune }, report))
     }
 
     /// A handle for other threads. It stays good when a snapshot is installed.
@@ -404,7 +419,30 @@ impl Store {
 
     /// Begins one request. Readers wait until it is finished or dropped, so nothing slow may happen meanwhile.
     pub fn begin(&mut self) -> Txn<'_> {
+        assert!(self.writer.open.is_none(), "one request after the other");
         Txn::new(self.shared.inner.write(), &mut self.writer)
+    }
+
+    /// Goes on with the request that was suspended.
+    pub fn resume(&mut self) -> Txn<'_> {
+        let open = self.writer.open.take().expect("a request was suspended");
+        assert!(open.records.is_empty(), "the log has what it has written by now");
+        Txn::resume(self.shared.inner.write(), &mut self.writer, &open)
+    }
+
+    /// Hands what the suspended request has written to the log, as a part of the batch that its end will be in. Whatever was
+    /// finished before it must be committed.
+    pub fn append_part(&mut self) {
+        assert!(
+            self.writer.records.is_empty(),
+            "earlier requests are committed before a later one is written in parts"
+        );
+        let Some(open) = &mut self.writer.open else { return };
+        let records = std::mem::take(&mut open.records);
+        if !records.is_empty() {
+            self.log.append_part(&records);
+            self.shared.inner.write().pending.clear();
+        }
     }
 
     /// Moves the compact revision, effective at once. What it supersedes goes later, by [`Store::compact_step`].
@@ -421,6 +459,7 @@ impl Store {
             return Err(CompactError::FutureRevision);
         }
         inner.compact = rev;
+        self.compact = rev;
         self.compacted = Some(rev);
         Ok(())
     }
@@ -439,10 +478,11 @@ impl Store {
         Ok(CompactionHash::new(self.shared.clone(), capture, pin, rev))
     }
 
-    /// Takes superseded revisions out of the index, looking at about `budget_keys` keys, and reports them dead to the log.
-    /// Returns whether there is more to do right now.
+    /// Takes superseded revisions out of the index, looking at about `budget_keys` keys and revisions, and reports them dead
+    /// to the log. Returns whether there is more to do right now.
     ///
-    /// Cheap when there is nothing to do, so it may be called on every turn of a loop. It waits, and says there is nothing
+    /// Cheap when there is nothing to do, and takes no lock then that readers hold, so it may be called on every turn of a
+    /// loop. It waits, and says there is nothing
     /// to do, until the compaction is committed, and while a reader pins an older revision.
     pub fn compact_step(&mut self, budget_keys: usize) -> bool {
         // The log drops nothing before the batch that moved the compact revision is durable, but it cannot tell what is dead
@@ -453,15 +493,15 @@ impl Store {
         let mut dead = Vec::new();
         let mut left = budget_keys.max(1);
         while left > 0 {
-            let mut inner = self.shared.inner.write();
             // Readers that come while a pass runs pin the compact revision of that moment or later, never below the pass.
             let at = match &self.prune.pass {
                 Some((at, _)) => *at,
-                None => inner.compact.min(self.shared.lowest_pin(inner.epoch)),
+                None => self.prunable(),
             };
             if at <= self.prune.done {
                 break;
             }
+            let mut inner = self.shared.inner.write();
             let slice = left.min(PRUNE_SLICE);
             left -= slice;
             let from = self.prune.pass.take().map(|(_, from)| from);
@@ -476,8 +516,16 @@ impl Store {
             dead.sort_unstable();
             self.log.mark_dead(&dead);
         }
-        let inner = self.shared.inner.read();
-        self.prune.pass.is_some() || self.prune.done < inner.compact.min(self.shared.lowest_pin(inner.epoch))
+        self.prune.pass.is_some() || self.prune.done < self.prunable()
+    }
+
+    /// The revision up to which pruning may go.
+    fn prunable(&self) -> i64 {
+        if self.prune.done >= self.compact {
+            self.compact
+        } else {
+            self.compact.min(self.shared.lowest_pin(self.epoch))
+        }
     }
 
     /// Ends an apply run: everything since the last commit, with the table changes and the raft position, becomes one
@@ -487,8 +535,11 @@ impl Store {
         let pending = !records.is_empty();
         self.log.append(Batch { index, term, records, tables, compact });
         if pending {
-            // From here on readers find them in the log.
-            self.shared.inner.write().pending.clear();
+            // From here on readers find them in the log. The open request's are not there yet.
+            let open = self.writer.open.as_ref().map_or(i64::MAX, |open| open.main);
+            let mut inner = self.shared.inner.write();
+            let committed = inner.pending.partition_point(|record| record.rev.main < open);
+            inner.pending.drain(..committed);
         }
     }
 
@@ -517,7 +568,9 @@ impl Store {
         drop(inner);
         // Not under the lock: an index takes a while to be freed.
         drop(replaced);
-        self.writer = Writer { leases: replay.leases, records: Vec::new() };
+        self.writer = Writer { leases: replay.leases, ..Writer::default() };
+        self.compact = report.compact_revision;
+        self.epoch += 1;
         self.compacted = None;
         self.prune = Prune { done: report.compact_revision, pass: None };
         self.shared.hashes.lock().clear();

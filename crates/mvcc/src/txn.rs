@@ -2,15 +2,16 @@
 
 use std::ops::ControlFlow;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use dolmen_revlog::NewRecord;
 use dolmen_types::{KeyRange, LeaseId, Revision};
 use parking_lot::RwLockWriteGuard;
 
-use crate::kv::{KeyValueRef, leading_key};
-use crate::range::{Collector, Meta, RangeError, RangeOptions, RangeResult, bounds, resolve};
+use crate::budget::Budget;
+use crate::kv::{KeyValueRef, leading_key, put_key};
+use crate::range::{Meta, RangeError, RangeOptions, RangeResult, RangeSlices, Source, bounds};
 use crate::state::{Found, Slot};
-use crate::store::{Inner, Pending, Writer};
+use crate::store::{Inner, Open, Pending, Writer};
 
 /// One change of one key, as the watch hub and the lessor need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,21 +40,32 @@ pub struct Change {
 /// visible to readers together when it is finished (or dropped: what was changed is never taken back, but see
 /// [`Txn::abandon`]).
 ///
-/// Its own reads see its changes. It holds the store's lock.
+/// Its own reads see its changes. It holds the store's lock; a long one gives it away between slices ([`Txn::suspend`]).
 pub struct Txn<'s> {
     inner: RwLockWriteGuard<'s, Inner>,
     writer: &'s mut Writer,
     main: i64,
     changes: Vec<Change>,
     subs: i64,
-    /// Nobody is to see what was changed.
+    /// Where its records begin among those of the next batch.
+    first_record: usize,
+    /// Nobody is to see what was changed, or not yet.
     hidden: bool,
 }
 
 impl<'s> Txn<'s> {
     pub(crate) fn new(inner: RwLockWriteGuard<'s, Inner>, writer: &'s mut Writer) -> Self {
         let main = inner.current.checked_add(1).expect("there are fewer than 2^63 revisions");
-        Self { inner, writer, main, changes: Vec::new(), subs: 0, hidden: false }
+        Self::at(inner, writer, main, 0)
+    }
+
+    pub(crate) fn resume(inner: RwLockWriteGuard<'s, Inner>, writer: &'s mut Writer, open: &Open) -> Self {
+        Self::at(inner, writer, open.main, open.subs)
+    }
+
+    fn at(inner: RwLockWriteGuard<'s, Inner>, writer: &'s mut Writer, main: i64, subs: i64) -> Self {
+        let first_record = writer.records.len();
+        Self { inner, writer, main, changes: Vec::new(), subs, first_record, hidden: false }
     }
 
     /// The revision reads see: the current one, plus 1 once something was changed.
@@ -71,7 +83,7 @@ impl<'s> Txn<'s> {
         self.inner.compact
     }
 
-    /// Changes so far.
+    /// Changes so far, in this slice.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
@@ -90,24 +102,28 @@ impl<'s> Txn<'s> {
     /// # Errors
     /// `Compacted` and `FutureRevision`; anything else means the store is damaged.
     pub fn range(&self, range: &KeyRange, options: &RangeOptions) -> Result<RangeResult, RangeError> {
-        let current = self.revision();
-        let at = resolve(options.revision, current, self.inner.compact)?;
-        let mut collector = Collector::new(options);
-        let pending = |rev| self.inner.pending(rev);
-        let count = if let KeyRange::Single(key) = range {
-            let found = self.inner.index.get(key, at);
-            if let Some(found) = found.filter(|_| !options.count_only) {
-                collector.add(key, found, pending);
+        let mut read = RangeSlices::new(range, options);
+        loop {
+            if let Some(result) = self.read_some(&mut read, &mut Budget::unlimited())? {
+                return Ok(result);
             }
-            u64::from(found.is_some())
-        } else {
-            let (low, high) = bounds(range);
-            if !options.count_only {
-                collector.gather(&self.inner.index, &low, high.as_deref(), at, usize::MAX, pending);
-            }
-            self.inner.index.count(&low, high.as_deref(), at)
+        }
+    }
+
+    /// Reads a range, own changes included, until the budget is spent: the answer, once it is there. Nothing may be changed
+    /// between two calls for one range.
+    ///
+    /// # Errors
+    /// As [`Txn::range`].
+    pub fn read_some(&self, read: &mut RangeSlices, budget: &mut Budget) -> Result<Option<RangeResult>, RangeError> {
+        let source = Source {
+            index: &self.inner.index,
+            current: self.revision(),
+            compact: self.inner.compact,
+            pending: |rev| self.inner.pending(rev),
+            read: |rev| self.payload(rev),
         };
-        collector.finish(count, current, |rev| self.payload(rev))
+        read.step(&source, budget)
     }
 
     /// A key as it stands now, own changes included.
@@ -174,56 +190,85 @@ impl<'s> Txn<'s> {
         } else {
             self.detach(key)
         };
-        self.record(slot, key, payload, Some(&found), lease, prev_lease, before);
+        self.record(slot, key.len(), payload, Some(&found), lease, prev_lease, before);
         before
     }
 
     /// Deletes every key of the range; returns them in key order. Nothing changes when there is none.
     pub fn delete_range(&mut self, range: &KeyRange) -> Vec<Bytes> {
-        let mut keys = Vec::new();
-        if let KeyRange::Single(key) = range {
-            if self.get(key).is_some() {
-                keys.push(key.clone());
-            }
-        } else {
-            let (low, high) = bounds(range);
-            let _ = self.inner.index.range(&low, high.as_deref(), i64::MAX, |key, _| {
-                keys.push(Bytes::copy_from_slice(key));
-                ControlFlow::Continue(())
-            });
-        }
-        for key in &mut keys {
-            *key = self.delete(key);
-        }
-        keys
+        let before = self.changes.len();
+        let left = self.delete_some(range, None, &mut Budget::unlimited());
+        debug_assert!(left.is_none(), "the budget has no end");
+        self.changes[before..].iter().map(|change| change.key.clone()).collect()
     }
 
-    fn delete(&mut self, key: &Bytes) -> Bytes {
-        let slot = self.next(true);
-        let before = self.inner.index.tombstone(key, slot);
-        debug_assert!(before.is_some(), "the key was found a moment ago");
-        let prev_lease = self.detach(key);
-        let payload = KeyValueRef { key, ..KeyValueRef::default() }.encode();
-        self.record(slot, key, payload, None, 0, prev_lease, before)
+    /// Deletes the keys of the range from `from` on (none: the first), in key order, until the budget is spent. Returns the
+    /// key to go on from, `None` at the end.
+    pub fn delete_some(&mut self, range: &KeyRange, from: Option<Bytes>, budget: &mut Budget) -> Option<Bytes> {
+        let (low, high) = bounds(range);
+        let (low, main, mut sub) = (from.unwrap_or(low), self.main, self.subs);
+        let (mut payloads, mut deleted) = (BytesMut::new(), Vec::new());
+        let next = self.inner.index.tombstones(&low, high.as_deref(), |key, before| {
+            if budget.is_spent() {
+                return None;
+            }
+            budget.spend(2 * key.len());
+            let slot = Slot::new(Revision::new(main, sub), true).expect("a request has fewer than 2^31 changes");
+            sub += 1;
+            put_key(&mut payloads, key);
+            deleted.push((slot, key.len(), payloads.len(), before));
+            Some(slot)
+        });
+        self.record_deleted(payloads, deleted);
+        next
+    }
+
+    /// Deletes those of the keys that exist.
+    pub fn delete_keys(&mut self, keys: &[Bytes]) {
+        let (main, mut sub) = (self.main, self.subs);
+        let (mut payloads, mut deleted) = (BytesMut::new(), Vec::new());
+        for key in keys {
+            let slot = Slot::new(Revision::new(main, sub), true).expect("a request has fewer than 2^31 changes");
+            if let Some(before) = self.inner.index.tombstone(key, slot) {
+                sub += 1;
+                put_key(&mut payloads, key);
+                deleted.push((slot, key.len(), payloads.len(), before));
+            }
+        }
+        self.record_deleted(payloads, deleted);
+    }
+
+    /// Records tombstones: slot, bytes of the key, end of the payload, and the key as it stood before.
+    fn record_deleted(&mut self, payloads: BytesMut, deleted: Vec<(Slot, usize, usize, Found)>) {
+        self.subs += deleted.len() as i64;
+        // One buffer for all of them: most of what a deletion costs would be small allocations.
+        let payloads = payloads.freeze();
+        let mut start = 0;
+        for (slot, key_len, end, before) in deleted {
+            let payload = payloads.slice(start..end);
+            start = end;
+            let prev_lease = self.detach(&leading_key(&payload, key_len));
+            self.record(slot, key_len, payload, None, 0, prev_lease, Some(before));
+        }
     }
 
     fn detach(&mut self, key: &[u8]) -> LeaseId {
         if self.writer.leases.is_empty() { 0 } else { self.writer.leases.remove(key).unwrap_or(0) }
     }
 
-    /// Notes the change for the log and for the caller; returns the key, in the payload's buffer.
+    /// Notes the change for the log and for the caller.
     #[allow(clippy::too_many_arguments)]
     fn record(
         &mut self,
         slot: Slot,
-        key: &Bytes,
+        key_len: usize,
         payload: Bytes,
         found: Option<&Found>,
         lease: LeaseId,
         prev_lease: LeaseId,
         before: Option<Found>,
-    ) -> Bytes {
-        let key = leading_key(&payload, key.len());
+    ) {
+        let key = leading_key(&payload, key_len);
         let (rev, tombstone) = (slot.rev(), slot.tombstone());
         let (create, version) = found.map_or((0, 0), |found| (found.create, found.version));
         self.inner.pending.push(Pending { rev, tombstone, payload: payload.clone() });
@@ -233,7 +278,7 @@ impl<'s> Txn<'s> {
         self.changes.push(Change {
             rev,
             tombstone,
-            key: key.clone(),
+            key,
             payload,
             create,
             version,
@@ -242,11 +287,19 @@ impl<'s> Txn<'s> {
             prev_mod: prev_rev.main,
             prev_rev,
         });
-        key
     }
 
-    /// Ends the request and makes its changes visible. They come in the order they were made, one event each; none means
-    /// that the revision was not used up.
+    /// Ends a slice: gives the lock away and keeps what was changed, which readers do not see. Returns the changes of this
+    /// slice. [`crate::Store::resume`] goes on.
+    pub fn suspend(mut self) -> Vec<Change> {
+        let records = self.writer.records.split_off(self.first_record);
+        self.writer.open = Some(Open { main: self.main, subs: self.subs, records });
+        self.hidden = true;
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Ends the request and makes its changes visible; returns those of its last slice. They come in the order they were
+    /// made, one event each; none at all means that the revision was not used up.
     pub fn finish(mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }

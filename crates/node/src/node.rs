@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use dolmen_env::{Disk, Mono};
 use dolmen_machine::{InstallError, InstallJob, Installed, Machine};
-use dolmen_mvcc::CompactionHash;
+use dolmen_mvcc::{Budget, CompactionHash};
 use dolmen_proto::raftpb::{Entry, HardState, Message, Snapshot};
 use dolmen_proto::walpb;
 use dolmen_raft::{MemoryStorage, RawNode, Role};
@@ -56,6 +56,7 @@ use dolmen_revlog::{Job, JobDone};
 use dolmen_types::{Index, MemberId};
 use dolmen_watch::{CloseReason, Hub};
 
+use self::apply::Applying;
 use self::confirm::Confirm;
 use self::context::Context;
 use self::leadership::Leadership;
@@ -88,6 +89,9 @@ pub struct Config {
     /// Entries kept in memory behind a snapshot, for followers that are a little late.
     pub catch_up_entries: u64,
     pub max_request_bytes: usize,
+    /// Bytes of entries, keys and values that one turn applies and then does something else, in the midst of an entry if
+    /// need be.
+    pub apply_bytes_per_turn: usize,
     /// How often a watcher that asked for it and saw no event is told the revision.
     pub progress_notify_nanos: u64,
     /// Feature gate `PriorityRequest`.
@@ -99,6 +103,9 @@ pub struct Config {
 }
 
 impl Config {
+    /// About a millisecond's work.
+    pub const APPLY_BYTES_PER_TURN: usize = 512 << 10;
+
     pub fn election_nanos(&self) -> u64 {
         self.tick_nanos * self.election_ticks as u64
     }
@@ -193,6 +200,7 @@ pub struct Node {
     hub: Hub,
     history: History,
 
+    applying: Applying,
     proposals: Proposals,
     reads: Reads<Confirm>,
     leadership: Leadership,
@@ -232,6 +240,7 @@ impl Node {
             machine: parts.machine,
             hub,
             history,
+            applying: Applying::default(),
             proposals: Proposals::default(),
             reads: Reads::new(first_id(config.member_id, config.incarnation)),
             leadership: Leadership::new(parts.now),
@@ -310,7 +319,11 @@ impl Node {
         self.cx.now = now;
         // One leads to another: a leader that is found takes what waited for one, an answered read may want a proposal.
         // Whatever is left here waits for the next input, at worst for a tick.
+        let mut budget = Budget::new(self.cx.config.apply_bytes_per_turn);
         loop {
+            if !self.applying.is_empty() {
+                self.apply(&mut budget);
+            }
             self.publish_self();
             self.answer_reads();
             self.propose_queued();
@@ -320,6 +333,7 @@ impl Node {
             }
             self.carry_out_ready();
         }
+        self.cx.effects.busy |= self.can_apply();
         self.background();
         self.open_renewals();
         self.publish_status();

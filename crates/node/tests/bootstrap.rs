@@ -39,6 +39,7 @@ fn start(disk: &SimDisk, founders: u64) -> Result<Started, StartError> {
         catch_up_entries: 100,
         max_request_bytes: 1 << 20,
         progress_notify_nanos: 1 << 40,
+        apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,
         priority_request: false,
         seed: 1,
         incarnation: 1,

@@ -53,6 +53,7 @@ impl Turned {
             catch_up_entries: 100,
             max_request_bytes: 1 << 20,
             progress_notify_nanos: 1 << 40,
+            apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,
             priority_request: true,
             seed: id,
             incarnation: 1 + now,

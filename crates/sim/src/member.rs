@@ -148,6 +148,7 @@ impl Member {
             snapshot_count: plan.snapshot_count,
             catch_up_entries: plan.catch_up_entries,
             max_request_bytes: 1_572_864,
+            apply_bytes_per_turn: plan.apply_bytes,
             progress_notify_nanos: plan.progress_notify,
             priority_request: true,
             seed: self.epoch << 8 | at as u64,

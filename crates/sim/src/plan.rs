@@ -58,6 +58,7 @@ pub(crate) struct Plan {
     pub wal_segment_bytes: u64,
     pub log: dolmen_revlog::Options,
     pub lease: dolmen_lease::Config,
+    pub apply_bytes: usize,
     pub progress_notify: u64,
 
     pub faults: Vec<FaultKind>,
@@ -178,6 +179,8 @@ impl Plan {
             wal_segment_bytes: rng.range(2 << 10, 24 << 10),
             log,
             lease,
+            // Most of the time a few keys a turn, so that requests are carried out in slices.
+            apply_bytes: rng.range(1, 2000) as usize,
             progress_notify: rng.range(50, 1000) * MS,
             faults,
             fault_every: rng.range(60, 700) * MS,

@@ -78,6 +78,7 @@ impl TestMember {
             catch_up_entries: 5_000,
             max_request_bytes: config.max_request_bytes,
             progress_notify_nanos: 600_000_000_000,
+            apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,
             priority_request: false,
             seed: 1,
             incarnation: 1,

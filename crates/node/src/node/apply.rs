@@ -1,44 +1,135 @@
 //! Applying: committed entries run through the state machine, in order, and their effects go where they belong.
 //!
-//! Everything that one turn applies becomes one batch of the store. After that watchers are served and callers answered:
-//! what they hear of, readers can see. Other threads are told of the new state at the end of the turn.
+//! A turn applies as much as its budget allows, and stops in the midst of an entry if it must: ticks, messages and the WAL
+//! never wait for more than that. What one turn has finished becomes one batch of the store. After that watchers are served
+//! and callers answered: what they hear of, readers can see. Other threads are told of the new state at the end of the turn.
 
-use dolmen_machine::{Applied, Outcome, Response};
-use dolmen_proto::raftpb::Message;
-use dolmen_types::error_chain;
+use std::collections::VecDeque;
+
+use dolmen_machine::{Applied, Outcome, Progress, Response};
+use dolmen_mvcc::Budget;
+use dolmen_proto::raftpb::{Entry, Message};
+use dolmen_types::{Index, LeaseId, error_chain};
 
 use super::Node;
 use crate::history::event;
 use crate::peers::PeerAddress;
-use crate::request::RequestError;
+use crate::request::{Completion, RequestError};
 
-impl Node {
-    pub(super) fn apply(&mut self, message: Message) {
-        if self.ending.damage().is_some() {
-            return;
-        }
-        let mut answers = Vec::new();
-        let mut events = Vec::new();
-        let mut reconfigured = false;
-        for entry in &message.entries {
+/// Bytes that an entry in the making may have handed to the store before they are written: it goes on when they are.
+const MAX_BACKLOG: usize = 64 << 20;
+
+/// What raft has committed and the state machine has not done with.
+#[derive(Default)]
+pub(super) struct Applying {
+    /// Oldest first. Bounded by what raft hands out before it hears of the first.
+    queue: VecDeque<Message>,
+    /// Entries of the first that are done.
+    done: usize,
+    /// Who asked for a lease and its keys in the midst of an entry. Bounded as callers are, and never there for longer than
+    /// that entry.
+    held: Vec<(LeaseId, Completion)>,
+}
+
+impl Applying {
+    pub(super) fn push(&mut self, message: Message) {
+        self.queue.push_back(message);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn hold(&mut self, id: LeaseId, completion: Completion) {
+        self.held.push((id, completion));
+    }
+
+    pub(super) fn take_held(&mut self) -> Vec<(LeaseId, Completion)> {
+        std::mem::take(&mut self.held)
+    }
+
+    /// The next entry above `applied`; what came with those before it is for raft to hear.
+    fn next(&mut self, applied: Index, responses: &mut Vec<Message>) -> Option<&Entry> {
+        while let Some(message) = self.queue.front_mut() {
+            let rest = &message.entries[self.done..];
             // An installed snapshot may reach beyond the index that its message named.
-            if entry.index <= self.machine.applied() {
-                continue;
-            }
-            match self.machine.apply(entry, self.cx.now) {
-                Ok(applied) => reconfigured |= self.applied(applied, &mut answers, &mut events),
-                Err(fatal) => {
-                    self.damaged(error_chain(&fatal));
-                    return;
+            match rest.iter().position(|entry| entry.index > applied) {
+                Some(skipped) => {
+                    self.done += skipped;
+                    break;
+                }
+                None => {
+                    responses.append(&mut message.responses);
+                    self.queue.pop_front();
+                    self.done = 0;
                 }
             }
         }
-        self.machine.commit();
-        self.take_over_leases();
+        self.queue.front().map(|message| &message.entries[self.done])
+    }
+}
+
+/// What entries of one turn have led to.
+#[derive(Default)]
+struct Outcomes {
+    answers: Vec<(u64, Result<Response, RequestError>)>,
+    events: Vec<dolmen_watch::Event>,
+    reconfigured: bool,
+    /// For raft.
+    responses: Vec<Message>,
+}
+
+impl Node {
+    /// Applies what is committed until the budget is spent.
+    pub(super) fn apply(&mut self, budget: &mut Budget) {
+        let mut outcomes = Outcomes::default();
+        while self.ending.damage().is_none() {
+            if !self.machine.is_busy() {
+                let next = self.applying.next(self.machine.applied(), &mut outcomes.responses);
+                let Some(entry) = next.filter(|_| !budget.is_spent()) else { break };
+                budget.spend(entry.data.len());
+                self.machine.begin(entry, self.cx.now);
+            } else if budget.is_spent() || self.machine.store().log_ref().backlog_bytes() > MAX_BACKLOG {
+                break;
+            }
+            let proposals = &self.proposals;
+            match self.machine.step(budget, &|id| proposals.is_waiting(id)) {
+                Ok(Progress::Done(applied)) => self.applied(applied, &mut outcomes),
+                Ok(Progress::More { changes }) => self.count_bytes(&changes),
+                Err(fatal) => return self.damaged(error_chain(&fatal)),
+            }
+        }
+        self.publish(outcomes);
+    }
+
+    /// Whether there is something to apply now.
+    pub(super) fn can_apply(&self) -> bool {
+        !self.applying.is_empty()
+            && self.ending.damage().is_none()
+            && !(self.machine.is_busy() && self.machine.store().log_ref().backlog_bytes() > MAX_BACKLOG)
+    }
+
+    /// A revision that took several slices: its changes are not kept. Whoever watches any of them reads it from the store, as
+    /// those do who are behind.
+    fn many_changes(&mut self, outcomes: &mut Outcomes) {
+        self.notify(std::mem::take(&mut outcomes.events));
+        self.hub.on_restore(self.machine.store().revision());
+    }
+
+    fn notify(&mut self, events: Vec<dolmen_watch::Event>) {
         if !events.is_empty()
             && let Err(error) = self.hub.notify(&events, &self.history)
         {
             self.damaged(error_chain(&error));
+        }
+    }
+
+    fn publish(&mut self, outcomes: Outcomes) {
+        let Outcomes { answers, events, reconfigured, responses } = outcomes;
+        self.machine.commit();
+        self.take_over_leases();
+        self.notify(events);
+        if self.ending.damage().is_some() || self.ending.is_here() {
             return;
         }
         if reconfigured {
@@ -47,35 +138,41 @@ impl Node {
         for (id, result) in answers {
             self.answer(id, result);
         }
-        for response in message.responses {
+        for response in responses {
             let _refused = self.raft.step_local(response);
+        }
+        if !self.machine.is_busy() {
+            for (id, completion) in self.applying.take_held() {
+                self.answer_time_to_live(id, true, completion);
+            }
         }
         self.remember_mark();
     }
 
-    /// Sorts one applied entry's effects; true when the configuration may have changed.
-    pub(super) fn applied(
-        &mut self,
-        applied: Applied,
-        answers: &mut Vec<(u64, Result<Response, RequestError>)>,
-        events: &mut Vec<dolmen_watch::Event>,
-    ) -> bool {
+    /// Sorts one applied entry's effects.
+    fn applied(&mut self, applied: Applied, outcomes: &mut Outcomes) {
         match applied.outcome {
-            Outcome::Empty => false,
-            Outcome::Request { id, result, changes } => {
-                self.count(&result, &changes);
+            Outcome::Empty => {}
+            Outcome::Request { id, result, changes, sliced } => {
+                self.count(&result);
+                self.count_bytes(&changes);
                 if let Some(compaction) = self.machine.take_compaction() {
                     self.cx.effects.hashes.push((id, compaction.hash));
                     if compaction.physical {
                         // Its caller hears when everything superseded is gone and the hash is stored.
-                        return false;
+                        return;
                     }
                 }
-                let reconfigured = matches!(result, Ok(Response::Empty | Response::Alarm(_) | Response::Users(_)));
-                self.answer_renewals();
-                answers.push((id, result.map_err(RequestError::from)));
-                events.extend(changes.into_iter().map(event));
-                reconfigured
+                outcomes.reconfigured |=
+                    matches!(result, Ok(Response::Empty | Response::Alarm(_) | Response::Users(_)));
+                let touched = self.machine.take_touched_leases();
+                self.answer_renewals(&touched);
+                outcomes.answers.push((id, result.map_err(RequestError::from)));
+                if sliced {
+                    self.many_changes(outcomes);
+                } else {
+                    outcomes.events.extend(changes.into_iter().map(event));
+                }
             }
             Outcome::ConfChange { id, change, result } => {
                 let removed_self = change.node_id == self.cx.config.member_id
@@ -87,13 +184,13 @@ impl Node {
                 if removed_self {
                     self.ending.removed(self.cx.now);
                 }
-                answers.push((id, result.map(|()| Response::Empty).map_err(RequestError::from)));
-                true
+                outcomes.answers.push((id, result.map(|()| Response::Empty).map_err(RequestError::from)));
+                outcomes.reconfigured = true;
             }
         }
     }
 
-    fn count(&self, result: &Result<Response, dolmen_machine::ApplyError>, changes: &[dolmen_mvcc::Change]) {
+    fn count(&self, result: &Result<Response, dolmen_machine::ApplyError>) {
         let metrics = &self.cx.shared.metrics;
         match result {
             Ok(Response::Put(_)) => metrics.puts.add(1),
@@ -104,8 +201,11 @@ impl Node {
             Ok(Response::LeaseRevoke(_)) => metrics.lease_revoked.add(1),
             _ => {}
         }
+    }
+
+    fn count_bytes(&self, changes: &[dolmen_mvcc::Change]) {
         let bytes: usize = changes.iter().filter(|c| !c.tombstone).map(|c| c.payload.len()).sum();
-        metrics.put_bytes.add(bytes as u64);
+        self.cx.shared.metrics.put_bytes.add(bytes as u64);
     }
 
     /// Tells readers and peers who belongs to the cluster now.

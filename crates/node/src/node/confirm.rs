@@ -44,8 +44,7 @@ impl Node {
                 Confirm::Read(completion) => self.cx.reply(completion, Reply::ReadReady(Ok(()))),
                 Confirm::Renew(completion, id) => self.renew_confirmed(id, completion),
                 Confirm::TimeToLive(completion, id, keys) => {
-                    let reply = self.time_to_live(id, keys);
-                    self.cx.reply(completion, Reply::LeaseTimeToLive(reply));
+                    self.answer_time_to_live(id, keys, completion);
                 }
                 // A quorum has just confirmed that this member leads.
                 Confirm::Doubt => self.leadership.confirmed(),

@@ -98,17 +98,19 @@ impl Node {
         self.cx.reply(completion, Reply::LeaseRenewed(reply));
     }
 
-    /// Renewals that waited for their lease's revoke, or for its checkpoint to be cleared.
-    pub(super) fn answer_renewals(&mut self) {
-        let now = self.cx.now;
-        let lessor = self.machine.lessor_mut();
-        let waits = |id: &LeaseId, lessor: &mut dolmen_lease::Lessor| {
-            matches!(lessor.renew(*id, now), Err(RenewError::PendingRevoke | RenewError::Checkpointed))
-        };
-        let due: Vec<LeaseId> = self.leases.waiting.keys().copied().filter(|id| !waits(id, lessor)).collect();
-        for id in due {
-            for completion in self.leases.waiting.remove(&id).unwrap_or_default() {
-                self.renew_confirmed(id, completion);
+    /// Renewals that waited for their lease's revoke, or for its checkpoint to be cleared: those of the leases that an entry
+    /// has just done this to.
+    pub(super) fn answer_renewals(&mut self, touched: &[LeaseId]) {
+        for id in touched {
+            if !self.leases.waiting.contains_key(id) {
+                continue;
+            }
+            let renewed = self.machine.lessor_mut().renew(*id, self.cx.now);
+            if matches!(renewed, Err(RenewError::PendingRevoke | RenewError::Checkpointed)) {
+                continue;
+            }
+            for completion in self.leases.waiting.remove(id).unwrap_or_default() {
+                self.renew_confirmed(*id, completion);
             }
         }
     }
@@ -123,7 +125,17 @@ impl Node {
         self.leases.open(&self.cx, until);
     }
 
-    pub(super) fn time_to_live(&mut self, id: LeaseId, keys: bool) -> Result<LeaseTimeToLiveResponse, RequestError> {
+    /// Keys of leases move while an entry is carried out: who asks for them waits until it is whole.
+    pub(super) fn answer_time_to_live(&mut self, id: LeaseId, keys: bool, completion: Completion) {
+        if keys && self.machine.is_busy() {
+            self.applying.hold(id, completion);
+        } else {
+            let reply = self.time_to_live(id, keys);
+            self.cx.reply(completion, Reply::LeaseTimeToLive(reply));
+        }
+    }
+
+    fn time_to_live(&mut self, id: LeaseId, keys: bool) -> Result<LeaseTimeToLiveResponse, RequestError> {
         if !self.leads() {
             return Err(RequestError::not_leader(self.leadership.leader()));
         }

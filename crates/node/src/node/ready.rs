@@ -75,7 +75,7 @@ impl Node {
         for message in ready.messages {
             match message.to {
                 LOCAL_APPEND_THREAD => self.persist(message),
-                LOCAL_APPLY_THREAD => self.apply(message),
+                LOCAL_APPLY_THREAD => self.applying.push(message),
                 _ => self.send(message),
             }
         }

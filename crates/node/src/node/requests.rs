@@ -41,8 +41,7 @@ impl Node {
                     // As with renewals: this leader may not know of it yet.
                     self.reads.push(Confirm::TimeToLive(completion, id, keys), since);
                 } else {
-                    let reply = self.time_to_live(id, keys);
-                    self.cx.reply(completion, Reply::LeaseTimeToLive(reply));
+                    self.answer_time_to_live(id, keys, completion);
                 }
             }
             Request::Leases => {
@@ -110,6 +109,9 @@ impl Node {
             waiting.what.failed(&mut self.cx, error.clone());
         }
         self.leases.fail(&mut self.cx, error);
+        for (_, completion) in self.applying.take_held() {
+            self.cx.reply(completion, Reply::LeaseTimeToLive(Err(error.clone())));
+        }
         self.leadership.end_transfer(&mut self.cx, Err(error.clone()));
     }
 
