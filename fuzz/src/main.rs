@@ -11,6 +11,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod bolt;
+mod http2;
 mod mutate;
 mod peer;
 mod request;
@@ -58,6 +59,7 @@ fn target(name: &str) -> Option<Box<dyn Target>> {
         "bolt" => Box::new(bolt::Bolt::new()),
         "peer" => Box::new(peer::Peer::new()),
         "request" => Box::new(request::Requests::new()),
+        "http2" => Box::new(http2::Http2::new()),
         _ => return None,
     })
 }
@@ -68,7 +70,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(text) => {
-            eprintln!("{text}\nusage: dolmen-fuzz wal|segment|bolt|peer|request [--seconds 60] [--seed N] [--cases N]");
+            eprintln!("{text}\nusage: dolmen-fuzz wal|segment|bolt|peer|request|http2 [--seconds 60] [--seed N] [--cases N]");
             ExitCode::from(2)
         }
     }

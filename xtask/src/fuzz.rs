@@ -4,7 +4,7 @@
 
 use crate::run::{self, Arguments, Result};
 
-pub const TARGETS: &[&str] = &["wal", "segment", "bolt", "peer", "request"];
+pub const TARGETS: &[&str] = &["wal", "segment", "bolt", "peer", "request", "http2"];
 
 pub fn run(arguments: &[String]) -> Result {
     let (mut seconds, mut only) = (60u64, None);

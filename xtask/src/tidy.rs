@@ -48,9 +48,13 @@ const CRATES: &[Crate] = &[
     edge("tls", &[]),
     edge("net", &["tls"]),
     edge("transport", &["types", "env", "proto", "bolt", "node", "tls", "net"]),
+    edge("http2", &[]),
     edge(
         "api",
-        &["types", "env", "proto", "bolt", "revlog", "mvcc", "lease", "auth", "watch", "machine", "node", "tls", "net"],
+        &[
+            "types", "env", "proto", "bolt", "revlog", "mvcc", "lease", "auth", "watch", "machine", "node", "tls",
+            "net", "http2",
+        ],
     ),
     edge("cli", &[]),
     edge("client", &["proto", "tls"]),

@@ -8,11 +8,11 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Method as HttpMethod, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use dolmen_http2::Head;
+use http::{Response, StatusCode};
 
 use crate::answer::{Answer, Answers};
-use crate::body::Body;
+use crate::body::{Body, RequestBody};
 use crate::call::{Call, Transport};
 use crate::frame::{self, MessageReader};
 use crate::methods::{self, Method};
@@ -21,24 +21,24 @@ use crate::stats::CallGuard;
 use crate::status::{self, Code, Status};
 
 /// Answers one call. Every failure is a gRPC status in an HTTP 200.
-pub async fn call(local: Arc<Local>, transport: Arc<Transport>, request: Request<Incoming>) -> Response<Body> {
-    if request.method() != HttpMethod::POST {
+pub async fn call(local: Arc<Local>, transport: Arc<Transport>, head: Head, body: RequestBody) -> Response<Body> {
+    if head.get(":method") != Some(b"POST") {
         let mut response = Response::new(Body::Empty);
         *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         return response;
     }
-    let Some(method) = Method::find(request.uri().path()) else {
-        return frame::error_response(&unknown(request.uri().path()));
-    };
+    let path = String::from_utf8_lossy(head.get(":path").unwrap_or_default());
+    let path = path.split('?').next().unwrap_or_default();
+    let Some(method) = Method::find(path) else { return frame::error_response(&unknown(path)) };
     let guard = CallGuard::start(local.stats.clone(), method);
-    let (head, body) = request.into_parts();
-    let call = match Call::admit(local, transport, method, &head.headers) {
+    let call = match Call::admit(local, transport, method, &frame::headers(&head)) {
         Ok(call) => call,
         Err(status) => {
             guard.end(status.code);
             return frame::error_response(&status);
         }
     };
+    drop(head);
     let requests = MessageReader::new(body, call.local.config().max_message_bytes());
     if method.info().is_stream() {
         return stream(call, requests, guard);
@@ -53,7 +53,7 @@ pub async fn call(local: Arc<Local>, transport: Arc<Transport>, request: Request
         Ok(answer) => {
             guard.sent(1, (frame::PREFIX + answer.len()) as u64);
             guard.end(Code::Ok);
-            frame::response(ok_body(answer))
+            Response::new(ok_body(answer))
         }
         Err(status) => {
             guard.end(status.code);
@@ -110,7 +110,7 @@ fn unknown(path: &str) -> Status {
 
 /// Answers a streaming call: the work goes on inside the response's body.
 fn stream(call: Call, requests: MessageReader, guard: CallGuard) -> Response<Body> {
-    frame::response(Body::stream(move |emitter| async move {
+    Response::new(Body::stream(move |emitter| async move {
         let answers = Answers::new(emitter, guard);
         let result = while_allowed(&call, Method::stream(&call, requests, &answers)).await;
         answers.end(result.as_ref().err().map_or(Code::Ok, |status| status.code));

@@ -20,11 +20,12 @@ use dolmen_env::Memory;
 use dolmen_net::{Accepted, Bound, NOT_TLS, ServerTls};
 use dolmen_node::{Handle, Sink};
 use dolmen_tls::Certificate;
+use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
@@ -32,10 +33,9 @@ use tokio::task::JoinSet;
 use crate::body::Body;
 use crate::call::Transport;
 use crate::completion::Mailbox;
-use crate::dispatch;
-use crate::frame;
 use crate::health::HealthStats;
 use crate::http_mux::{self, Pages};
+use crate::http2;
 use crate::io::{Protocol, Rewind};
 use crate::peer_http::PeerHttp;
 use crate::server::{Config, ExtraMetrics, LeaseForwarder, Local, Server};
@@ -43,11 +43,6 @@ use crate::stats::Stats;
 
 /// How long the head of an HTTP/1 request may take.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(300);
-/// Bytes of headers allowed in one request: room for large tokens.
-const MAX_HEADER_BYTES: u32 = 64 * 1024;
-/// Bytes a client may send ahead on one stream, and on one connection.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
 /// Election timeouts without a leader after which streams that want one end.
 const MISSED_LEADERS: u32 = 3;
 /// Threads of a runtime for hashes, snapshots and the metrics page.
@@ -350,70 +345,44 @@ async fn http<S>(local: Arc<Local>, stream: S, protocol: Protocol, mode: Mode, t
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut stopping = local.server.stopping.clone();
-    let io = TokioIo::new(stream);
-    let (service_local, transport) = (local.clone(), Arc::new(transport));
-    let is_http2 = protocol == Protocol::Http2;
-    let service = service_fn(move |request| {
-        let (local, transport) = (service_local.clone(), transport.clone());
-        async move { Ok::<_, Infallible>(answer(local, transport, request, mode, is_http2).await) }
-    });
-    // Either branch ends when the client leaves, or when the server stops and the open requests are done.
     match protocol {
-        Protocol::Http2 => {
-            let config = local.config();
-            let connection = http2::Builder::new(TokioExecutor::new())
-                .timer(TokioTimer::new())
-                .max_concurrent_streams(config.max_concurrent_streams)
-                .keep_alive_interval(config.keepalive_interval)
-                .keep_alive_timeout(config.keepalive_timeout)
-                .max_header_list_size(MAX_HEADER_BYTES)
-                .initial_stream_window_size(STREAM_WINDOW)
-                .initial_connection_window_size(CONNECTION_WINDOW)
-                .auto_date_header(false)
-                .serve_connection(io, service);
-            let mut connection = std::pin::pin!(connection);
-            tokio::select! {
-                _ended = connection.as_mut() => return,
-                _ = stopping.wait_for(|stopping| *stopping) => {}
-            }
-            connection.as_mut().graceful_shutdown();
-            let _ended = connection.await;
-        }
-        Protocol::Http1 if mode != Mode::Grpc => {
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
-                .serve_connection(io, service);
-            let mut connection = std::pin::pin!(connection);
-            tokio::select! {
-                _ended = connection.as_mut() => return,
-                _ = stopping.wait_for(|stopping| *stopping) => {}
-            }
-            connection.as_mut().graceful_shutdown();
-            let _ended = connection.await;
-        }
+        Protocol::Http2 => http2::serve(stream, http2::Service { local, transport: Arc::new(transport), mode }).await,
+        Protocol::Http1 if mode != Mode::Grpc => pages(local, stream, mode, transport.secure).await,
         // TLS inside TLS, or HTTP/1 where only gRPC is spoken.
         Protocol::Http1 | Protocol::Tls => {}
     }
 }
 
-async fn answer(
-    local: Arc<Local>,
-    transport: Arc<Transport>,
-    request: Request<Incoming>,
-    mode: Mode,
-    is_http2: bool,
-) -> Response<Body> {
-    let speaks_grpc = is_http2 && matches!(mode, Mode::GrpcAndHttp | Mode::Grpc);
-    if speaks_grpc && frame::is_grpc(request.headers()) {
-        return dispatch::call(local, transport, request).await;
+/// Serves pages over HTTP/1 until the client leaves, or the server stops and the open request is done.
+async fn pages<S>(local: Arc<Local>, stream: S, mode: Mode, secure: bool)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut stopping = local.server.stopping.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let local = local.clone();
+        async move { Ok::<_, Infallible>(page(local, request.into_parts().0, mode, secure).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        _ended = connection.as_mut() => return,
+        _ = stopping.wait_for(|stopping| *stopping) => {}
     }
+    connection.as_mut().graceful_shutdown();
+    let _ended = connection.await;
+}
+
+/// Answers a request that is no gRPC call.
+pub(crate) async fn page(local: Arc<Local>, head: Parts, mode: Mode, secure: bool) -> Response<Body> {
     let pages = match mode {
         Mode::Metrics => Pages::Metrics,
         Mode::GrpcAndHttp | Mode::Http => Pages::Client,
         Mode::Grpc => return http_mux::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid gRPC request content-type"),
     };
     // Pages are rare: boxed, so that a gRPC call's future stays small.
-    Box::pin(http_mux::serve(local, request.into_parts().0, pages, transport.secure)).await
+    Box::pin(http_mux::serve(local, head, pages, secure)).await
 }

@@ -9,21 +9,19 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use dolmen_http2::{Field, Head, Trailers};
+use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Response};
-use http_body::Body as _;
-use hyper::body::Incoming;
 use prost::Message;
 
-use crate::body::Body;
+use crate::body::{Body, RequestBody};
 use crate::status::{Code, Status};
 
 /// Bytes before each message.
 pub const PREFIX: usize = 5;
 
-static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-static APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+/// Fields of a request that say how it is sent, which its call does not ask for.
+const OF_TRANSPORT: &[&str] = &["content-type", "te", "user-agent", "grpc-accept-encoding", "accept-encoding"];
 
 /// The prefix of a message of `len` bytes.
 pub fn prefix(len: usize) -> [u8; PREFIX] {
@@ -39,24 +37,23 @@ pub fn put_prefix(buf: &mut BytesMut, len: usize) {
 
 /// Takes messages out of a request body as they arrive.
 pub struct MessageReader {
-    body: Incoming,
+    body: RequestBody,
     buf: BytesMut,
     max: usize,
-    ended: bool,
     /// Bytes taken from the body so far, prefixes included.
-    pub received: u64,
+    received: u64,
 }
 
 impl MessageReader {
     /// `max`: bytes allowed in one message.
-    pub fn new(body: Incoming, max: usize) -> Self {
-        Self { body, buf: BytesMut::new(), max, ended: false, received: 0 }
+    pub fn new(body: RequestBody, max: usize) -> Self {
+        Self { body, buf: BytesMut::new(), max, received: 0 }
     }
 
     /// The next message; `None` when the caller has closed its side after a whole number of them.
     ///
     /// # Errors
-    /// A message too large, compressed, or cut off; a broken stream.
+    /// A message too large, compressed, or cut off.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
             // Nothing is reserved for what is announced: the buffer grows with what comes.
@@ -66,12 +63,11 @@ impl MessageReader {
                 self.buf.advance(PREFIX);
                 return Ok(Some(self.buf.split_to(len).freeze()));
             }
-            if self.ended {
-                return if self.buf.is_empty() { Ok(None) } else { Err(unexpected_eof()) };
-            }
-            match self.data().await? {
+            match self.data().await {
+                Some(data) if self.buf.is_empty() => self.buf = data,
                 Some(data) => self.buf.extend_from_slice(&data),
-                None => self.ended = true,
+                None if self.buf.is_empty() => return Ok(None),
+                None => return Err(unexpected_eof()),
             }
         }
     }
@@ -86,48 +82,17 @@ impl MessageReader {
     }
 
     async fn read_only_message(&mut self) -> Result<Bytes, Status> {
-        let Some(mut first) = self.data().await? else { return Err(unexpected_eof()) };
-        let message = match parse_prefix(&first, self.max)? {
-            Some(len) if first.len() == PREFIX + len => {
-                first.advance(PREFIX);
-                first
-            }
-            _ => {
-                self.buf = BytesMut::from(first);
-                self.next().await?.ok_or_else(unexpected_eof)?
-            }
-        };
-        if !self.buf.is_empty() || !self.end_of_body().await? {
+        let message = self.next().await?.ok_or_else(unexpected_eof)?;
+        if !self.buf.is_empty() || !self.body.is_over() && self.data().await.is_some() {
             return Err(Status::new(Code::Internal, "grpc: more than one message in the request of a unary call"));
         }
         Ok(message)
     }
 
-    /// Whether nothing but an end follows.
-    async fn end_of_body(&mut self) -> Result<bool, Status> {
-        if self.ended || self.body.is_end_stream() {
-            return Ok(true);
-        }
-        Ok(self.data().await?.is_none())
-    }
-
-    /// The next piece of the body, empty ones and trailers skipped.
-    async fn data(&mut self) -> Result<Option<Bytes>, Status> {
-        loop {
-            let frame = std::future::poll_fn(|cx| std::pin::Pin::new(&mut self.body).poll_frame(cx)).await;
-            match frame {
-                None => return Ok(None),
-                Some(Err(_)) => return Err(Status::new(Code::Canceled, "context canceled")),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if data.is_empty() => {}
-                    Ok(data) => {
-                        self.received += data.len() as u64;
-                        return Ok(Some(data));
-                    }
-                    Err(_trailers) => {}
-                },
-            }
-        }
+    async fn data(&mut self) -> Option<BytesMut> {
+        let data = std::future::poll_fn(|cx| self.body.poll_data(cx)).await?;
+        self.received += data.len() as u64;
+        Some(data)
     }
 }
 
@@ -168,35 +133,36 @@ pub fn decode<M: Message + Default>(message: Bytes) -> Result<M, Status> {
     })
 }
 
-/// The head of every gRPC answer, to which a body is attached.
-pub fn response(body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    response.headers_mut().insert(CONTENT_TYPE, APPLICATION_GRPC.clone());
-    response
-}
-
 /// An answer that is nothing but a status: headers and trailers in one block.
 pub fn error_response(status: &Status) -> Response<Body> {
-    let mut response = response(Body::Empty);
-    put_status(response.headers_mut(), Some(status));
-    response
+    Response::new(Body::Refused(status.clone()))
 }
 
-/// What ends a stream; `None` is OK.
-pub fn trailers(status: Option<&Status>) -> HeaderMap {
-    let mut trailers = HeaderMap::with_capacity(2);
-    put_status(&mut trailers, status);
-    trailers
-}
-
-fn put_status(headers: &mut HeaderMap, status: Option<&Status>) {
+/// What ends an answer; `None` is OK.
+pub fn trailers(status: Option<&Status>) -> Trailers {
     let code = status.map_or(Code::Ok, |status| status.code);
-    headers.insert(GRPC_STATUS.clone(), HeaderValue::from_static(code.digits()));
-    if let Some(status) = status
-        && let Ok(value) = HeaderValue::from_str(&percent_encode(&status.message))
-    {
-        headers.insert(GRPC_MESSAGE.clone(), value);
+    let message = status.map(|status| Field {
+        name: "grpc-message",
+        value: match percent_encode(&status.message) {
+            Cow::Borrowed(_) => status.message.clone(),
+            Cow::Owned(encoded) => encoded.into(),
+        },
+    });
+    [Some(Field { name: "grpc-status", value: code.digits().into() }), message]
+}
+
+/// The fields of a request that a call may look at. What is no field by HTTP's rules is left out; HTTP/2 has refused it.
+pub fn headers(head: &Head) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in head.iter() {
+        if name.starts_with(b":") || OF_TRANSPORT.iter().any(|known| known.as_bytes() == name) {
+            continue;
+        }
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            headers.append(name, value);
+        }
     }
+    headers
 }
 
 /// Encodes a status text for a header: printable ASCII but `%` stays, each other byte becomes `%XX`.
@@ -254,18 +220,19 @@ pub fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
 }
 
 /// The content types that mean gRPC: `application/grpc`, alone or followed by `+` or `;`.
-pub fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| {
-        value
-            .as_bytes()
-            .strip_prefix(b"application/grpc")
-            .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
-    })
+pub fn is_grpc(content_type: &[u8]) -> bool {
+    let rest = content_type.strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
+    use crate::body::Inbox;
 
     #[test]
     fn prefixes_are_believed_only_within_the_limit() {
@@ -282,10 +249,11 @@ mod tests {
     fn status_texts_survive_a_header() {
         assert_eq!(percent_encode("etcdserver: no leader"), "etcdserver: no leader");
         assert_eq!(percent_encode("50% \n\u{e9}"), "50%25 %0A%C3%A9");
-        let trailers = trailers(Some(&Status::new(Code::Unavailable, "a\nb")));
-        assert_eq!(trailers["grpc-status"], "14");
-        assert_eq!(trailers["grpc-message"], "a%0Ab");
-        assert_eq!(super::trailers(None)["grpc-status"], "0");
+        let values =
+            |status: Option<&Status>| trailers(status).map(|field| field.map(|field| field.value.into_owned()));
+        let refused = Status::new(Code::Unavailable, "a\nb");
+        assert_eq!(values(Some(&refused)), [Some("14".into()), Some("a%0Ab".into())]);
+        assert_eq!(values(None), [Some("0".into()), None]);
     }
 
     #[test]
@@ -306,9 +274,42 @@ mod tests {
 
     #[test]
     fn grpc_is_told_by_its_content_type() {
-        let of = |text: &'static str| HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(text))]);
-        assert!(is_grpc(&of("application/grpc")) && is_grpc(&of("application/grpc+proto")));
-        assert!(!is_grpc(&of("application/grpc-web")) && !is_grpc(&of("application/json")));
-        assert!(!is_grpc(&HeaderMap::new()));
+        assert!(is_grpc(b"application/grpc") && is_grpc(b"application/grpc+proto"));
+        assert!(!is_grpc(b"application/grpc-web") && !is_grpc(b"application/json") && !is_grpc(b""));
+    }
+
+    fn poll<T>(future: impl Future<Output = T>) -> Poll<T> {
+        std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn messages_are_found_however_they_are_cut() {
+        let bytes = b"\0\0\0\0\x01a\0\0\0\0\x02bc";
+        for cut in 0..bytes.len() {
+            let inbox = Arc::new(Inbox::default());
+            let mut reader = MessageReader::new(RequestBody::Coming(inbox.clone()), 10);
+            inbox.put(BytesMut::from(&bytes[..cut]), false);
+            let mut seen = Vec::new();
+            while let Poll::Ready(message) = poll(reader.next()) {
+                seen.push(message.unwrap().unwrap());
+            }
+            inbox.put(BytesMut::from(&bytes[cut..]), true);
+            while let Poll::Ready(Ok(Some(message))) = poll(reader.next()) {
+                seen.push(message);
+            }
+            assert_eq!(seen, ["a", "bc"], "cut at {cut}");
+            assert_eq!(reader.received, bytes.len() as u64);
+        }
+    }
+
+    #[test]
+    fn an_announced_message_takes_the_room_of_what_has_come() {
+        let inbox = Arc::new(Inbox::default());
+        let mut reader = MessageReader::new(RequestBody::Coming(inbox.clone()), 2 << 20);
+        inbox.put(BytesMut::from(&[0, 0, 0x20, 0, 0][..]), false);
+        assert!(poll(reader.next()).is_pending());
+        inbox.put(BytesMut::from(&[7; 100][..]), false);
+        assert!(poll(reader.next()).is_pending());
+        assert!(reader.buf.capacity() < 1024, "{} bytes for a message of which 100 have come", reader.buf.capacity());
     }
 }

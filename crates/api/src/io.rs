@@ -5,10 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use dolmen_http2::PREFACE;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// The first bytes of every HTTP/2 connection.
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The first byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 /// How long a connection may stay without saying what it is.
@@ -39,9 +38,6 @@ fn recognize(bytes: &[u8]) -> Option<Protocol> {
 }
 
 /// A stream some of whose bytes have been read ahead.
-///
-/// It also hides vectored writes: h2 writes each response with a `writev` of its own when it may, and gathers them into one
-/// buffer when it may not (measured: half the system calls).
 pub struct Rewind<S> {
     inner: S,
     /// Bytes to be read again, from `at` on.
@@ -109,7 +105,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewind<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
     }
-    // `is_write_vectored` stays false: see above.
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! edge        sockets, TLS, HTTP/2 or HTTP/1, one runtime for each core
+//! http2       one connection of gRPC: reads, polls its calls, writes
 //!  dispatch   message in, framed answer out       call   who calls, until when; is there a leader
 //!   methods    which handler serves which method, and who may call it
 //!   kv, lease, watch, maintenance, cluster, health      the services; propose, what of them goes through the log
@@ -15,10 +16,10 @@
 //!
 //! # One get
 //!
-//! `edge` has the connection on runtime 2. hyper hands over a request; `dispatch` collects its one message and calls
-//! `kv::range`. The request is linearizable: `completion` joins it to the runtime's next read round, one `ReadIndex` for all
-//! who ask in the same loop. The node answers runtime 2 with a batch; the pump wakes the call. The store is read on this
-//! thread, and `encode` puts the stored bytes into a response without decoding them.
+//! `edge` has the connection on runtime 2. `http2` reads the request, whole, and gives it a slot; `dispatch` takes its one
+//! message and calls `kv::range`. The request is linearizable: `completion` joins it to the runtime's next read round, one
+//! `ReadIndex` for all who ask in the same loop. The node answers runtime 2 with a batch; the pump wakes the call. The store
+//! is read on this thread, and `encode` puts the stored bytes into a response without decoding them.
 //!
 //! # Not here
 //!
@@ -40,6 +41,7 @@ mod edge;
 mod encode;
 mod frame;
 mod health;
+mod http2;
 mod http_mux;
 mod io;
 mod kv;

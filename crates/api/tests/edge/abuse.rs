@@ -88,3 +88,19 @@ async fn calls_given_up_leave_nothing_behind() {
     }
     panic!("streams are left");
 }
+
+/// What a refused call has sent ahead counts against its connection until it is dropped.
+#[tokio::test]
+async fn refused_uploads_do_not_use_up_their_connection() {
+    let member = TestMember::start();
+    let client = Client::connect(member.address).await;
+    let announced = Bytes::from_static(&[0, 0x7f, 0, 0, 0]);
+    // Eight times what a connection may send ahead.
+    for _ in 0..160 {
+        let pieces = vec![announced.clone(), vec![0; 100_000].into(), vec![0; 100_000].into()];
+        let response = client.raw(RANGE, &[], pieces).await;
+        assert_eq!(Answers::new(response).end().await.unwrap_err().code, 8);
+    }
+    let key = dolmen_proto::etcdserverpb::RangeRequest { key: "a".into(), ..Default::default() };
+    client.unary::<dolmen_proto::etcdserverpb::RangeResponse>(RANGE, &key).await.unwrap();
+}
