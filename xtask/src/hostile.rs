@@ -2,10 +2,12 @@
 //! that mean harm, disks that stall. Each has a bar, which is printed with what was measured.
 //!
 //! One file a trial below `hostile/`; [`TRIALS`] lists them. A trial has a folder and a server of its own name (`etcd` there,
-//! with `etcdctl` beside it), and whatever it starts from them is killed at its end.
+//! with `etcdctl` and `etcdutl` beside it), and whatever it starts from them is killed at its end.
 
 mod founding;
 mod memory;
+mod restored;
+mod wiped;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,13 +27,14 @@ pub struct Trial {
     pub run: fn(&World) -> Result<String>,
 }
 
-const TRIALS: &[Trial] = &[founding::TRIAL, memory::TRIAL];
+const TRIALS: &[Trial] = &[founding::TRIAL, memory::TRIAL, restored::TRIAL, wiped::BESIDE_DOLMEN, wiped::BESIDE_GO];
 
 /// Where a trial happens.
 pub struct World {
     /// The server, by the name of etcd.
     pub server: PathBuf,
     pub etcdctl: PathBuf,
+    pub etcdutl: PathBuf,
     pub quick: bool,
     /// The folder, and what is killed at the end.
     pub scratch: Scratch,
@@ -42,10 +45,12 @@ impl World {
         let scratch = Scratch::new(&format!("hostile-{name}"))?;
         let bin = scratch.dir.join("bin");
         run::make_dir(&bin)?;
-        let (etcd, etcdctl) = (bin.join("etcd"), bin.join("etcdctl"));
-        run::place(server, &etcd)?;
-        run::place(server, &etcdctl)?;
-        Ok(Self { server: etcd, etcdctl, quick, scratch })
+        let place = |name: &str| {
+            let at = bin.join(name);
+            run::place(server, &at).map(|()| at)
+        };
+        let (server, etcdctl, etcdutl) = (place("etcd")?, place("etcdctl")?, place("etcdutl")?);
+        Ok(Self { server, etcdctl, etcdutl, quick, scratch })
     }
 
     /// Runs `etcdctl` against an endpoint, and returns what it prints.

@@ -27,6 +27,8 @@ struct Member {
     health: String,
     data: PathBuf,
     log: PathBuf,
+    /// Where the log stood when the process was started.
+    said_before: u64,
     process: Option<Child>,
 }
 
@@ -100,7 +102,16 @@ impl Cluster {
             arguments.extend(extra.iter().cloned());
             let log = dir.join(format!("m{i}.log"));
             let health = if tls { metrics } else { client.clone() };
-            members.push(Member { program: program.to_owned(), arguments, client, health, data, log, process: None });
+            members.push(Member {
+                program: program.to_owned(),
+                arguments,
+                client,
+                health,
+                data,
+                log,
+                said_before: 0,
+                process: None,
+            });
         }
         Ok(Self { members })
     }
@@ -124,7 +135,7 @@ impl Cluster {
         ];
         let log = data.with_extension("log");
         let (program, data, health) = (program.to_owned(), data.to_owned(), client.clone());
-        let member = Member { program, arguments, client, health, data, log, process: None };
+        let member = Member { program, arguments, client, health, data, log, said_before: 0, process: None };
         let mut cluster = Self { members: vec![member] };
         cluster.restart()?;
         Ok(cluster)
@@ -169,6 +180,41 @@ impl Cluster {
     /// It ends or does not get ready.
     pub fn wait_one(&mut self, member: usize) -> Result {
         self.members[member].wait_ready(Instant::now())
+    }
+
+    /// Waits for the end of a member that cannot serve: its exit code, and what it said since it was started.
+    ///
+    /// # Errors
+    /// It runs on for as long as a member may take.
+    pub fn ended(&mut self, member: usize) -> Result<(i32, String)> {
+        let member = &mut self.members[member];
+        let Some(process) = &mut member.process else { return Err("it was not started".to_owned()) };
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            if let Some(status) = process.try_wait().map_err(|error| error.to_string())? {
+                member.process = None;
+                return Ok((status.code().unwrap_or(-1), member.said()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(format!("it neither serves nor ends: {}", member.last_words()))
+    }
+
+    /// Whether a member's process runs.
+    pub fn runs(&mut self, member: usize) -> bool {
+        self.members[member].process.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(None)))
+    }
+
+    /// What a member said since it was last started.
+    pub fn said(&self, member: usize) -> String {
+        self.members[member].said()
+    }
+
+    /// Gives a member a flag, or another value to one it has, for the next start.
+    pub fn set_flag(&mut self, member: usize, name: &str, value: &str) {
+        let arguments = &mut self.members[member].arguments;
+        arguments.retain(|argument| argument.split_once('=').is_none_or(|(known, _)| known != name));
+        arguments.push(format!("{name}={value}"));
     }
 
     /// kill -9 to one member.
@@ -265,6 +311,7 @@ impl Member {
     fn spawn(&mut self) -> Result {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log);
         let log = log.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
+        self.said_before = log.metadata().map_err(|error| error.to_string())?.len();
         let same = log.try_clone().map_err(|error| error.to_string())?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).stdin(Stdio::null()).stdout(log).stderr(same);
@@ -287,6 +334,11 @@ impl Member {
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
+    }
+
+    fn said(&self) -> String {
+        let all = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(all.get(self.said_before as usize..).unwrap_or_default()).into_owned()
     }
 
     /// The end of the log.

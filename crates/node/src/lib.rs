@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod driver;
+pub mod first_start;
 mod history;
 mod identity;
 mod inbox;

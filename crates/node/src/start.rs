@@ -9,13 +9,16 @@ use dolmen_machine::{ConfChangeContext, Machine, Member, OpenError};
 use dolmen_proto::raftpb::{ConfChange, ConfState, Entry, EntryType, HardState, Snapshot, SnapshotMetadata};
 use dolmen_proto::walpb;
 use dolmen_raft::{MemoryStorage, RawNode};
-use dolmen_types::{ClusterId, MemberId};
+use dolmen_types::{ClusterId, MemberId, Term};
 use dolmen_wal::{Metadata, Wal, WalError, WalOptions};
 use prost::Message;
 
 use crate::identity::cluster_id;
 use crate::node::{Config, Node, Parts};
 use crate::shared::Shared;
+
+/// The term of a new cluster's first entries, in which nobody votes.
+pub(crate) const FOUNDING_TERM: Term = 1;
 
 /// Where a member keeps its files. Nothing else may use the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +132,14 @@ pub fn identity(disk: &dyn Disk, layout: &Layout) -> Result<Identity, StartError
     Ok(Identity { member_id: metadata.node_id, cluster_id: metadata.cluster_id })
 }
 
+/// Keeps other processes out of the folder.
+pub(crate) fn lock(disk: &dyn Disk, layout: &Layout) -> Result<DiskLock, StartError> {
+    disk.lock(&layout.member.join("LOCK")).map_err(|source| match source.kind() {
+        std::io::ErrorKind::WouldBlock => StartError::Locked { dir: layout.member.clone() },
+        _ => StartError::Directory { dir: layout.member.clone(), source },
+    })
+}
+
 /// Opens or makes a member's files and builds its node.
 ///
 /// # Errors
@@ -137,10 +148,7 @@ pub fn start(disk: Arc<dyn Disk>, options: &StartOptions, config: Config, now: M
     let layout = &options.layout;
     let directory = |source| StartError::Directory { dir: layout.member.clone(), source };
     disk.create_dir_all(&layout.member).map_err(directory)?;
-    let lock = disk.lock(&layout.member.join("LOCK")).map_err(|source| match source.kind() {
-        std::io::ErrorKind::WouldBlock => StartError::Locked { dir: layout.member.clone() },
-        _ => directory(source),
-    })?;
+    let lock = lock(&*disk, layout)?;
     disk.create_dir_all(&layout.snap()).map_err(directory)?;
     refuse_foreign(&*disk, layout)?;
     remove_leftovers(&*disk, layout).map_err(directory)?;
@@ -204,7 +212,7 @@ fn open_log(disk: &Arc<dyn Disk>, options: &StartOptions, machine: &Machine) -> 
         // A first start, or one that was cut off before its first sync: then some of its entries may be there, and are
         // written again, but not the hard state that is written behind them.
         entries = bootstrap_entries(members);
-        hard_state = HardState { term: 1, vote: 0, commit: entries.len() as u64 };
+        hard_state = HardState { term: FOUNDING_TERM, vote: 0, commit: entries.len() as u64 };
         wal.append(Some(&hard_state), &entries)?;
         wal.sync()?;
     }
@@ -242,7 +250,7 @@ fn bootstrap_entries(members: &[Member]) -> Vec<Entry> {
         let context = ConfChangeContext { member: member.clone(), is_promote: false };
         let change = ConfChange { node_id: member.id, context: context.to_json(), ..ConfChange::default() };
         Entry {
-            term: 1,
+            term: FOUNDING_TERM,
             index: at as u64 + 1,
             r#type: EntryType::EntryConfChange as i32,
             data: change.encode_to_vec().into(),

@@ -62,6 +62,12 @@ pub fn report(name: &str, outcome: Outcome, stopped_by: Option<SignalKind>) -> E
     }
 }
 
+/// The end of a member that was told to stop before it started.
+pub fn not_started(kind: SignalKind) -> ExitCode {
+    tracing::info!("received signal; nothing was started yet");
+    die_by(kind)
+}
+
 /// Ends the process as the signal would have, so that whoever waits for it sees why; the first process of a container
 /// has no such end and exits with 0.
 fn die_by(kind: SignalKind) -> ExitCode {

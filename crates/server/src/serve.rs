@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use dolmen_api::{Edge, Runtimes};
 use dolmen_env::{Disk, RealClock, RealDisk};
+use dolmen_net::ClientTls;
 use dolmen_node::{DiskFailure, Handle, Layout, PeerSender, StopReason};
-use dolmen_transport::{PeerClient, Transport};
+use dolmen_transport::{Lobby, PeerClient, Transport};
 use dolmen_types::hex_id;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::oneshot;
@@ -55,9 +56,15 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
     disk.create_dir_all(&config.data_dir).map_err(|error| Failure::of_directory(&config.data_dir, &error))?;
     let ports = Ports::open(&config)?;
     bootstrap::import(&disk, &layout)?;
-    let identity = bootstrap::identify(&config, &disk, &layout, ports.peer_client.clone()).await?;
+    let Ports { peer, client: clients, peer_client } = ports;
+    let lobby = Lobby::listen(peer, MEMORY).map_err(|error| format!("cannot start the peer port: {error}"))?;
+    // Others may have to answer first, which may take until they are started.
+    let identity = tokio::select! {
+        identity = bootstrap::identify(&config, &disk, &layout, &lobby, peer_client.clone()) => identity?,
+        kind = signals.next() => return Ok(ending::not_started(kind)),
+    };
     log_start(&config, &identity);
-    let (parts, clients) = start(&config, &disk, &layout, identity, ports)?;
+    let parts = start(&config, &disk, &layout, identity, lobby, peer_client)?;
     let serves = |parts: &Parts| {
         parts.serve_clients(clients);
         if !config.keep_imported {
@@ -77,30 +84,31 @@ struct Parts {
     ended: oneshot::Receiver<Result<StopReason, DiskFailure>>,
 }
 
-/// Starts the node, the peer port and the edge. The client ports come back: they are served once the cluster knows this
+/// Starts the node, the edge, and what is behind the peer port. The client ports are served once the cluster knows this
 /// member.
 fn start(
     config: &Config,
     disk: &Arc<dyn Disk>,
     layout: &Layout,
     identity: Identity,
-    ports: Ports,
-) -> Result<(Parts, Vec<ClientPort>), Failure> {
+    lobby: Lobby,
+    peer_client: Option<ClientTls>,
+) -> Result<Parts, Failure> {
     let options = wiring::start_options(config, layout.clone(), identity.bootstrap.clone());
     let node_config = wiring::node_config(config, &identity);
     let started = dolmen_node::start(disk.clone(), &options, node_config, RealClock::mono())?;
-    let transport = Transport::new(wiring::transport_config(config, layout, &identity, ports.peer_client.clone()));
+    let transport = Transport::new(wiring::transport_config(config, layout, &identity, peer_client.clone()));
     transport.set_peers(identity.peers, Vec::new());
     let (runtimes, sinks) = Runtimes::per_core();
     let running = dolmen_node::spawn(started, disk.clone(), transport.clone(), sinks, MEMORY)
         .map_err(|error| format!("cannot start the node's threads: {error}"))?;
     let node = running.handle().clone();
-    let client = PeerClient::new(ports.peer_client, DIAL_TIMEOUT);
+    let client = PeerClient::new(peer_client, DIAL_TIMEOUT);
     let options = wiring::api_options(config, node.clone(), client.clone(), &transport);
     let edge = dolmen_api::serve(runtimes, Vec::new(), options)
         .map_err(|error| format!("cannot start the client port: {error}"))?;
     transport
-        .start(ports.peer, Arc::new(node.clone()), Arc::new(PeerPort(edge.peer_http())))
+        .start(lobby, Arc::new(node.clone()), Arc::new(PeerPort { edge: edge.peer_http(), node: node.clone() }))
         .map_err(|error| format!("cannot start the peer port: {error}"))?;
 
     tokio::spawn(dolmen_api::give_back(MEMORY));
@@ -108,7 +116,7 @@ fn start(
     let (tell, ended) = oneshot::channel();
     let waiting = std::thread::Builder::new().name("wait".into()).spawn(move || tell.send(running.wait()));
     waiting.map_err(|error| error.to_string())?;
-    Ok((Parts { node, edge, transport, ended }, ports.client))
+    Ok(Parts { node, edge, transport, ended })
 }
 
 impl Parts {

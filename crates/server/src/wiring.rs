@@ -8,9 +8,11 @@ use dolmen_api::{PeerHttp, PeerRequest};
 use dolmen_env::{RealClock, Rng};
 use dolmen_net::ClientTls;
 use dolmen_node::{Bootstrap, Handle, Layout, StartOptions};
-use dolmen_transport::{ApiFuture, ApiRequest, ApiResponse, PeerApi, PeerClient, Transport};
+use dolmen_transport::{ApiFuture, ApiRequest, ApiResponse, MEMBER_PATH, PeerApi, PeerClient, Transport};
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, StatusCode};
 
-use crate::bootstrap::Identity;
+use crate::bootstrap::{self, Identity};
 use crate::config::Config;
 use crate::memory::MEMORY;
 use crate::network_metrics;
@@ -41,7 +43,7 @@ pub fn node_config(config: &Config, identity: &Identity) -> dolmen_node::Config 
     }
 }
 
-pub fn start_options(config: &Config, layout: Layout, bootstrap: Bootstrap) -> StartOptions {
+pub fn machine_config(config: &Config) -> dolmen_machine::Config {
     let ticks = config.election.as_secs_f64() / config.heartbeat.as_secs_f64();
     let minimum = (3.0 * ticks / 2.0 * config.heartbeat.as_secs_f64()).ceil() as i64;
     let lease = dolmen_lease::Config {
@@ -49,12 +51,11 @@ pub fn start_options(config: &Config, layout: Layout, bootstrap: Bootstrap) -> S
         checkpoints: config.gate("LeaseCheckpoint"),
         ..dolmen_lease::Config::default()
     };
-    StartOptions {
-        layout,
-        bootstrap,
-        machine: dolmen_machine::Config { lease, ..dolmen_machine::Config::default() },
-        wal: dolmen_wal::WalOptions::default(),
-    }
+    dolmen_machine::Config { lease, ..dolmen_machine::Config::default() }
+}
+
+pub fn start_options(config: &Config, layout: Layout, bootstrap: Bootstrap) -> StartOptions {
+    StartOptions { layout, bootstrap, machine: machine_config(config), wal: dolmen_wal::WalOptions::default() }
 }
 
 pub fn transport_config(
@@ -99,12 +100,30 @@ pub fn api_options(config: &Config, node: Handle, client: PeerClient, transport:
     dolmen_api::Options { config: api, node, forwarder, extra_metrics, memory: MEMORY }
 }
 
-/// The peer port's requests that are not raft's, answered by the edge.
-pub struct PeerPort(pub PeerHttp);
+/// The peer port's requests that are not raft's: answered by the edge, but for who this member is.
+pub struct PeerPort {
+    pub edge: PeerHttp,
+    pub node: Handle,
+}
+
+impl PeerPort {
+    fn who(&self) -> ApiResponse {
+        let (status, members) = (self.node.status(), self.node.members());
+        let data = members.members.values().any(|member| !member.client_urls.is_empty());
+        let revision = self.node.reader().revision();
+        let words = bootstrap::own_words(status.cluster_id, status.member_id, data, false, revision);
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        ApiResponse { status: StatusCode::OK, headers, body: words.into() }
+    }
+}
 
 impl PeerApi for PeerPort {
     fn handle(&self, request: ApiRequest) -> ApiFuture {
-        let edge = self.0.clone();
+        if request.path == MEMBER_PATH {
+            let answer = self.who();
+            return Box::pin(async move { answer });
+        }
+        let edge = self.edge.clone();
         Box::pin(async move {
             let ApiRequest { method, path, headers, body, .. } = request;
             let answer = edge.handle(PeerRequest { method, path, headers, body }).await;
@@ -113,6 +132,6 @@ impl PeerApi for PeerPort {
     }
 
     fn renew_lease(&self, request: &[u8]) -> Option<Bytes> {
-        self.0.renew_at_once(request)
+        self.edge.renew_at_once(request)
     }
 }

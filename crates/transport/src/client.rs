@@ -113,6 +113,16 @@ impl PeerClient {
         self.send(url, Method::POST, &format!("/members/promote/{id}"), headers, Bytes::new(), timeout).await
     }
 
+    /// What a member says of itself under a path of Dolmen's own, `/dolmen/v1/...`; `None` from a Go member.
+    pub async fn get_own(&self, url: &PeerUrl, path: &str, timeout: Duration) -> Result<Option<Bytes>, RequestError> {
+        let response = self.send(url, Method::GET, path, HeaderMap::new(), Bytes::new(), timeout).await?;
+        match response.status {
+            StatusCode::OK => Ok(Some(response.body)),
+            StatusCode::NOT_FOUND => Ok(None),
+            _ => Err(unexpected(url, &response)),
+        }
+    }
+
     pub(crate) fn dialer(&self) -> &Dialer {
         self.0.dialer()
     }

@@ -7,6 +7,8 @@
 //! GET  /raft/probing                  the time
 //! anything else                       the api's
 //! ```
+//!
+//! Before the member has started, [`lobby`] answers.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,13 +26,14 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prost::Message as _;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::api::ApiRequest;
 use crate::codec::{DecodeError, MESSAGE_LIMIT, Refusal, SNAPSHOT_MESSAGE_LIMIT, decode_framed};
 use crate::config::PeerListener;
 use crate::http1::{Outgoing, answer, error, no_content};
 use crate::leases::{self, Left};
+use crate::lobby::{self, Door};
 use crate::net::{BodyReader, Io, Prefixed, WriteTimeout};
 use crate::shared::Shared;
 use crate::stream::{StreamBody, StreamKind};
@@ -45,21 +48,21 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const API_BODY_LIMIT: u64 = 1 << 20;
 
 /// Accepts connections for as long as the runtime lives.
-pub(crate) async fn listen(shared: Arc<Shared>, listener: PeerListener) -> io::Result<()> {
+pub(crate) async fn listen(door: watch::Receiver<Door>, listener: PeerListener) -> io::Result<()> {
     let socket = Listener::new(listener.socket)?;
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accepted = socket.accept().await;
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
-        let (shared, tls) = (Arc::clone(&shared), listener.tls.clone());
+        let (door, tls) = (door.clone(), listener.tls.clone());
         tokio::spawn(async move {
-            serve(shared, accepted, tls).await;
+            serve(door, accepted, tls).await;
             drop(permit);
         });
     }
 }
 
-async fn serve(shared: Arc<Shared>, accepted: Accepted, tls: Option<ServerTls>) {
+async fn serve(mut door: watch::Receiver<Door>, accepted: Accepted, tls: Option<ServerTls>) {
     let remote = accepted.remote();
     let Ok(io) = accepted.adopt() else { return };
     let secured: Box<dyn Io> = match tls {
@@ -70,6 +73,8 @@ async fn serve(shared: Arc<Shared>, accepted: Accepted, tls: Option<ServerTls>) 
         },
     };
     let mut io = WriteTimeout::new(secured);
+    let Some((shared, ahead)) = lobby::enter(&mut door, &mut io, HEAD_TIMEOUT).await else { return };
+    let mut io = Prefixed::new(ahead, io);
     let ahead = match leases::serve(&*shared.api, &mut io, HEAD_TIMEOUT).await {
         Left::Nothing => return,
         Left::Other(ahead) => ahead,

@@ -4,18 +4,17 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use dolmen_env::{Memory, Mono};
+use dolmen_env::Mono;
 use dolmen_proto::raftpb::Message;
 use dolmen_types::MemberId;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::api::PeerApi;
-use crate::config::{Config, PeerListener};
+use crate::config::Config;
+use crate::lobby::Lobby;
 use crate::metrics::NetworkStats;
-use crate::server;
 use crate::shared::Shared;
 use crate::snapshot;
 use dolmen_node::{PeerAddress, PeerSender, RaftSink};
@@ -59,33 +58,21 @@ impl Transport {
         })
     }
 
-    /// Serves `listeners` and dials peers from now on. Messages go to `sink`, requests that are not raft's to `api`.
+    /// Serves whoever comes through the lobby and dials peers from now on. Messages go to `sink`, requests that are not
+    /// raft's to `api`.
     ///
     /// # Errors
-    /// When a socket or the thread cannot be had, or when it has been started before.
-    pub fn start(
-        &self,
-        listeners: Vec<PeerListener>,
-        sink: Arc<dyn RaftSink>,
-        api: Arc<dyn PeerApi>,
-    ) -> io::Result<()> {
+    /// When the folder for snapshots cannot be read, or when it has been started before.
+    pub fn start(&self, lobby: Lobby, sink: Arc<dyn RaftSink>, api: Arc<dyn PeerApi>) -> io::Result<()> {
         snapshot::remove_leftovers(&self.config.snap_dir)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let Some(receiver) = self.receiver.lock().take() else {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the transport was started before"));
         };
         *self.sink.lock() = Some(Arc::clone(&sink));
         let shared = Shared::new(self.config.clone(), Arc::clone(&self.stats), sink, api);
         let queued = Arc::clone(&self.queued);
-        let memory = self.config.memory;
-        let thread = std::thread::Builder::new().name("peers".into()).spawn(move || {
-            runtime.block_on(async {
-                tokio::spawn(give_back(memory));
-                run(shared, listeners, receiver, &queued).await;
-            });
-            // A blocking job may still read the store for a snapshot whose connection is gone; it ends at its next write.
-            runtime.shutdown_background();
-        })?;
+        let work = run(Arc::clone(&shared), receiver, queued);
+        let thread = lobby.open(shared, Box::pin(work));
         *self.thread.lock() = Some(thread);
         Ok(())
     }
@@ -142,28 +129,7 @@ impl PeerSender for Transport {
     }
 }
 
-/// Gives back what messages and snapshots left, as long as the runtime lasts.
-async fn give_back(memory: Memory) {
-    loop {
-        tokio::time::sleep(Duration::from_nanos(Memory::INTERVAL)).await;
-        memory.give_back();
-    }
-}
-
-async fn run(
-    shared: Arc<Shared>,
-    listeners: Vec<PeerListener>,
-    mut receiver: UnboundedReceiver<Command>,
-    queued: &AtomicUsize,
-) {
-    for listener in listeners {
-        let shared = Arc::clone(&shared);
-        tokio::spawn(async move {
-            if let Err(error) = server::listen(shared, listener).await {
-                tracing::error!(%error, "peer listener failed");
-            }
-        });
-    }
+async fn run(shared: Arc<Shared>, mut receiver: UnboundedReceiver<Command>, queued: Arc<AtomicUsize>) {
     let mut commands = Vec::new();
     while receiver.recv_many(&mut commands, 256).await > 0 {
         for command in commands.drain(..) {

@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use bytes::Bytes;
 use common::{Member, connect, wait};
 use dolmen_bolt::{BoltWriter, MemorySource, Plan, Source};
+use dolmen_env::Memory;
 use dolmen_proto::raftpb::{Message, MessageType, Snapshot, SnapshotMetadata};
-use dolmen_transport::PeerSender;
+use dolmen_transport::{Lobby, PeerSender};
 
 fn store(megabytes: u32) -> MemorySource {
     let pair = |n: u32| {
@@ -133,7 +134,8 @@ fn leftovers_of_a_crash_are_removed() {
         memory: dolmen_env::Memory::untold(),
     });
     let listener = dolmen_transport::PeerListener { socket: dolmen_net::Bound::Tcp(listener), tls: None };
-    transport.start(vec![listener], Arc::new(common::Recorder::default()), Arc::new(common::EchoApi)).expect("starts");
+    let lobby = Lobby::listen(vec![listener], Memory::untold()).expect("listens");
+    transport.start(lobby, Arc::new(common::Recorder::default()), Arc::new(common::EchoApi)).expect("starts");
     transport.stop();
     let left: Vec<_> = std::fs::read_dir(dir.path()).expect("directory").collect();
     assert_eq!(left.len(), 1);

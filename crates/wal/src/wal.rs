@@ -6,6 +6,7 @@ use dolmen_env::{Disk, DiskFile, DiskLock, OpenMode};
 use dolmen_proto::raftpb::{Entry, HardState};
 use dolmen_proto::walpb::Snapshot;
 use dolmen_types::{Index, Term};
+use prost::Message as _;
 
 use crate::Metadata;
 use crate::error::{Context, WalError};
@@ -19,6 +20,9 @@ const NEXT: &str = "0.tmp";
 
 /// What holds the records every segment begins with, with room to spare.
 const HEAD_BYTES: u64 = 4096;
+
+/// What holds a founding, an entry for each of the first members, with room to spare.
+const FOUNDING_BYTES: u64 = 1 << 20;
 
 /// How a log is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,10 +238,7 @@ impl Wal {
         let names = names::list(disk, dir).context("list", dir)?;
         let name = *names.last().ok_or_else(|| WalError::Missing { dir: dir.to_owned() })?;
         let path = name.path(dir);
-        let file = disk.open(&path, OpenMode::Read).context("open", &path)?;
-        let len = file.len().context("read", &path)?.min(HEAD_BYTES);
-        let mut head = vec![0; len as usize];
-        file.read_exact_at(&mut head, 0).context("read", &path)?;
+        let head = head(disk, &path, HEAD_BYTES)?;
         let mut offset = 0;
         while let Ok(found) = record::decode(&head, name.seq, offset) {
             if found.kind == record::Kind::Metadata
@@ -249,6 +250,38 @@ impl Wal {
         }
         let what = "no metadata at the head of the segment".to_owned();
         Err(WalError::Corrupt { file: path, offset, index: name.first, what })
+    }
+
+    /// Whether the log holds a founding and nothing else: all of the first term, as a first start or a restored snapshot
+    /// leaves it. Whoever it belongs to has neither voted nor acknowledged anything. Cheap, whatever the log holds.
+    ///
+    /// # Errors
+    /// `Io`. Damage is for [`Wal::open`] to find.
+    pub fn is_founding(disk: &dyn Disk, dir: &Path) -> Result<bool, WalError> {
+        let names = names::list(disk, dir).context("list", dir)?;
+        let [name] = names[..] else { return Ok(false) };
+        if name.seq > 0 {
+            return Ok(false);
+        }
+        let head = head(disk, &name.path(dir), FOUNDING_BYTES)?;
+        let mut offset = 0;
+        loop {
+            let found = match record::decode(&head, name.seq, offset) {
+                Ok(found) => found,
+                // What does not end here is more than a founding, or no whole one.
+                Err(bad) => return Ok(matches!(bad, record::Bad::End | record::Bad::Zero)),
+            };
+            let term = match found.kind {
+                record::Kind::Entry => Entry::decode(found.data).map(|entry| entry.term),
+                record::Kind::State => HardState::decode(found.data).map(|state| state.term),
+                record::Kind::Snapshot => Snapshot::decode(found.data).map(|mark| mark.term),
+                record::Kind::Crc | record::Kind::Metadata => Ok(0),
+            };
+            if !term.is_ok_and(|term| term <= 1) {
+                return Ok(false);
+            }
+            offset += found.frame_len;
+        }
     }
 
     /// The snapshot records that the hard state has committed, oldest first; never empty in a whole log, which begins
@@ -529,6 +562,15 @@ fn encode_head(encoder: &mut Encoder, seq: u64, fill: impl Fn(&mut Encoder)) {
         }
         end = len;
     }
+}
+
+/// The first bytes of a segment, as many as there are.
+fn head(disk: &dyn Disk, path: &Path, bytes: u64) -> Result<Vec<u8>, WalError> {
+    let file = disk.open(path, OpenMode::Read).context("open", path)?;
+    let len = file.len().context("read", path)?.min(bytes);
+    let mut head = vec![0; len as usize];
+    file.read_exact_at(&mut head, 0).context("read", path)?;
+    Ok(head)
 }
 
 fn write_head(file: &dyn DiskFile, path: &Path, head: &[u8]) -> Result<(), WalError> {

@@ -6,6 +6,7 @@ use dolmen_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
 
 use super::Node;
 use super::proposals::Origin;
+use crate::start::FOUNDING_TERM;
 
 pub(super) enum Publication {
     /// To be proposed, first or again, from then on. An earlier proposal stays good: whichever is applied ends it.
@@ -18,6 +19,11 @@ impl Node {
     pub(super) fn publish_self(&mut self) {
         let Publication::Due(at) = self.publication else { return };
         if self.leadership.leader().is_none() || self.ending.is_near() {
+            return;
+        }
+        // Not before our own log has left the term of the founding: a restart between the two would take this member for a
+        // new one, and others for one that has been there.
+        if self.log.durable_term() <= FOUNDING_TERM {
             return;
         }
         let config = &self.cx.config;

@@ -7,7 +7,7 @@
 use dolmen_proto::raftpb::{HardState, Message, MessageType, Snapshot, SnapshotMetadata};
 use dolmen_proto::walpb;
 use dolmen_raft::{LOCAL_APPEND_THREAD, LOCAL_APPLY_THREAD, Role};
-use dolmen_types::Index;
+use dolmen_types::{Index, Term};
 
 use super::{Node, WalJob};
 
@@ -15,18 +15,25 @@ use super::{Node, WalJob};
 pub(super) struct LogWriter {
     /// The newest hard state.
     hard_state: HardState,
+    /// Of the newest hard state that is durable.
+    durable_term: Term,
     /// Jobs handed out and not yet done.
     in_flight: usize,
 }
 
 impl LogWriter {
     pub(super) fn new(hard_state: HardState) -> Self {
-        Self { hard_state, in_flight: 0 }
+        Self { hard_state, durable_term: hard_state.term, in_flight: 0 }
     }
 
     /// How far the log is known to be committed.
     pub(super) fn committed(&self) -> Index {
         self.hard_state.commit
+    }
+
+    /// The term that a restart would begin with.
+    pub(super) fn durable_term(&self) -> Term {
+        self.durable_term
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -127,6 +134,7 @@ impl Node {
     fn wal_acknowledged(&mut self, job: WalJob) {
         let storage = self.raft.storage_mut();
         if let Some(hard_state) = job.hard_state {
+            self.log.durable_term = hard_state.term;
             storage.set_hard_state(hard_state);
         }
         if let Some(snapshot) = job.received {

@@ -14,7 +14,8 @@ use dolmen_env::{Memory, Mono};
 use dolmen_net::{Bound, ClientTls, ServerTls};
 use dolmen_proto::raftpb::{Entry, Message, MessageType};
 use dolmen_transport::{
-    ApiFuture, ApiRequest, ApiResponse, Config, PeerAddress, PeerApi, PeerListener, PeerSender, RaftSink, Transport,
+    ApiFuture, ApiRequest, ApiResponse, Config, Lobby, PeerAddress, PeerApi, PeerListener, PeerSender, RaftSink,
+    Transport,
 };
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
@@ -122,7 +123,8 @@ impl Member {
         });
         let sink = Arc::new(Recorder::default());
         let listener = PeerListener { socket: Bound::Tcp(listener), tls: tls.server };
-        transport.start(vec![listener], Arc::clone(&sink) as _, Arc::new(EchoApi)).expect("starts");
+        let lobby = Lobby::listen(vec![listener], Memory::untold()).expect("listens");
+        transport.start(lobby, Arc::clone(&sink) as _, Arc::new(EchoApi)).expect("starts");
         Self { id, url, transport, sink, dir }
     }
 
