@@ -243,6 +243,16 @@ impl Lessor {
         Some(lease.keys.into_iter().collect())
     }
 
+    /// Detaches the first keys of a lease, ascending, at most `max`, and returns them: for a revoke in slices.
+    pub fn take_keys(&mut self, id: LeaseId, max: usize) -> Vec<Bytes> {
+        let Some(lease) = self.leases.get_mut(&id) else { return Vec::new() };
+        let keys: Vec<Bytes> = std::iter::from_fn(|| lease.keys.pop_first()).take(max).collect();
+        for key in &keys {
+            self.owner.remove(key);
+        }
+        keys
+    }
+
     /// Attaches `key` to lease `id`, taking it from the lease it was attached to. `key` is kept: it should not be a
     /// slice of a larger buffer.
     ///
@@ -312,11 +322,6 @@ impl Lessor {
     /// The keys attached to a lease, ascending; `None` when it is unknown.
     pub fn keys(&self, id: LeaseId) -> Option<impl Iterator<Item = &Bytes>> {
         self.leases.get(&id).map(|lease| lease.keys.iter())
-    }
-
-    /// The first keys attached to a lease, ascending, at most `max`: for a revoke that takes them away in slices.
-    pub fn first_keys(&self, id: LeaseId, max: usize) -> Vec<Bytes> {
-        self.leases.get(&id).map_or_else(Vec::new, |lease| lease.keys.iter().take(max).cloned().collect())
     }
 
     /// Time until the deadline, zero once it has passed; `None` when unknown or not primary.

@@ -13,6 +13,9 @@ use crate::range::{Meta, RangeError, RangeOptions, RangeResult, RangeSlices, Sou
 use crate::state::{Found, Slot};
 use crate::store::{Inner, Open, Pending, Writer};
 
+/// What it costs to see whether a key has a lease, and to take it away.
+const LEASE_COST: usize = 256;
+
 /// One change of one key, as the watch hub and the lessor need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -208,11 +211,12 @@ impl<'s> Txn<'s> {
         let (low, high) = bounds(range);
         let (low, main, mut sub) = (from.unwrap_or(low), self.main, self.subs);
         let (mut payloads, mut deleted) = (BytesMut::new(), Vec::new());
+        let lookup = if self.writer.leases.is_empty() { 0 } else { LEASE_COST };
         let next = self.inner.index.tombstones(&low, high.as_deref(), |key, before| {
             if budget.is_spent() {
                 return None;
             }
-            budget.spend(2 * key.len());
+            budget.spend(2 * key.len() + lookup);
             let slot = Slot::new(Revision::new(main, sub), true).expect("a request has fewer than 2^31 changes");
             sub += 1;
             put_key(&mut payloads, key);

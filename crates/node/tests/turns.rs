@@ -14,7 +14,8 @@ use dolmen_node::{
 };
 use dolmen_proto::etcdserverpb::request_op::Request as Op;
 use dolmen_proto::etcdserverpb::{
-    InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest, RequestHeader, RequestOp, TxnRequest,
+    DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest, RequestHeader, RequestOp,
+    TxnRequest,
 };
 use dolmen_proto::raftpb::{ConfChange, ConfChangeType, Message, MessageType};
 use dolmen_types::KeyRange;
@@ -31,6 +32,10 @@ struct Turned {
 
 impl Turned {
     fn start(id: u64, disk: &SimDisk, now: u64) -> Self {
+        Self::with_budget(id, disk, now, Config::APPLY_BYTES_PER_TURN)
+    }
+
+    fn with_budget(id: u64, disk: &SimDisk, now: u64, apply_bytes_per_turn: usize) -> Self {
         let peer = |id| Member { id, peer_urls: vec![format!("http://n{id}:2380")], ..Member::default() };
         let options = StartOptions {
             layout: Layout::new(Path::new("/data"), None),
@@ -53,7 +58,7 @@ impl Turned {
             catch_up_entries: 100,
             max_request_bytes: 1 << 20,
             progress_notify_nanos: 1 << 40,
-            apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,
+            apply_bytes_per_turn,
             priority_request: true,
             seed: id,
             incarnation: 1 + now,
@@ -78,8 +83,12 @@ struct Group {
 
 impl Group {
     fn new() -> Self {
+        Self::with_budget(Config::APPLY_BYTES_PER_TURN)
+    }
+
+    fn with_budget(bytes: usize) -> Self {
         let disks = BTreeMap::from([1, 2, 3].map(|id| (id, SimDisk::new(id))));
-        let members = disks.iter().map(|(id, disk)| (*id, Turned::start(*id, disk, 0))).collect();
+        let members = disks.iter().map(|(id, disk)| (*id, Turned::with_budget(*id, disk, 0, bytes))).collect();
         Self {
             now: 0,
             disks,
@@ -103,39 +112,40 @@ impl Group {
     }
 
     fn settle(&mut self) {
+        while self.turn() {}
+    }
+
+    /// Lets everybody work once, and delivers; whether there is more to do.
+    fn turn(&mut self) -> bool {
         let mut sent = VecDeque::new();
-        loop {
-            let mut idle = true;
-            for (id, member) in &mut self.members {
-                let effects = member.node.advance(Mono(self.now));
-                idle &= effects.messages.is_empty() && effects.wal.is_empty() && effects.store.is_empty();
-                sent.extend(effects.messages);
-                append_all(&mut member.wal, &effects.wal).unwrap();
-                member.wal.sync().unwrap();
-                for job in effects.wal {
-                    member.node.step(Mono(self.now), Input::WalDone(job));
-                }
-                for job in effects.store {
-                    let done = job.run().unwrap();
-                    member.node.step(Mono(self.now), Input::StoreDone(done));
-                }
-                self.replies.extend(effects.replies.into_values().flatten());
-                if let Some(reason) = effects.stopped {
-                    self.stopped.insert(*id, reason);
-                }
+        let mut idle = true;
+        for (id, member) in &mut self.members {
+            let effects = member.node.advance(Mono(self.now));
+            idle &= effects.messages.is_empty() && effects.wal.is_empty() && effects.store.is_empty() && !effects.busy;
+            sent.extend(effects.messages);
+            append_all(&mut member.wal, &effects.wal).unwrap();
+            member.wal.sync().unwrap();
+            for job in effects.wal {
+                member.node.step(Mono(self.now), Input::WalDone(job));
             }
-            self.members.retain(|id, _| !self.stopped.contains_key(id));
-            if idle && sent.is_empty() {
-                return;
+            for job in effects.store {
+                let done = job.run().unwrap();
+                member.node.step(Mono(self.now), Input::StoreDone(done));
             }
-            for message in sent.drain(..) {
-                if !(self.lose)(&message)
-                    && let Some(member) = self.members.get_mut(&message.to)
-                {
-                    member.node.step(Mono(self.now), Input::Peer(message));
-                }
+            self.replies.extend(effects.replies.into_values().flatten());
+            if let Some(reason) = effects.stopped {
+                self.stopped.insert(*id, reason);
             }
         }
+        self.members.retain(|id, _| !self.stopped.contains_key(id));
+        for message in sent {
+            if !(self.lose)(&message)
+                && let Some(member) = self.members.get_mut(&message.to)
+            {
+                member.node.step(Mono(self.now), Input::Peer(message));
+            }
+        }
+        !idle
     }
 
     /// Of those that run, who leads.
@@ -156,11 +166,16 @@ impl Group {
 
     /// Hands a request in; the slot its answer will come to.
     fn submit(&mut self, id: u64, request: Request) -> u64 {
+        let slot = self.hand_in(id, request);
+        self.settle();
+        slot
+    }
+
+    fn hand_in(&mut self, id: u64, request: Request) -> u64 {
         self.next_slot += 1;
         let completion = Completion { runtime: 0, slot: self.next_slot };
         let submission = Submission { request, completion, since: Mono(self.now) };
         self.members.get_mut(&id).unwrap().node.step(Mono(self.now), Input::Submit(submission));
-        self.settle();
         self.next_slot
     }
 
@@ -182,10 +197,75 @@ impl Group {
     }
 
     fn propose(&mut self, at: u64, request: InternalRaftRequest) -> u64 {
+        let proposal = self.proposal(at, request);
+        self.submit(at, proposal)
+    }
+
+    fn proposal(&self, at: u64, request: InternalRaftRequest) -> Request {
         let id = self.members[&at].node.shared().next_id();
         let header = Some(RequestHeader { id, ..RequestHeader::default() });
         let data = InternalRaftRequest { header, ..request }.encode_to_vec().into();
-        self.submit(at, Request::Propose { id, data, kind: ProposeKind::Normal })
+        Request::Propose { id, data, kind: ProposeKind::Normal }
+    }
+}
+
+/// A deletion that takes longer than an election timeout: the leader goes on leading, readers see all of it or nothing, and
+/// who asks for a lease's keys waits until it is whole.
+#[test]
+fn a_long_entry_keeps_nobody_from_their_work() {
+    const KEYS: usize = 5 * ELECTION_TICKS;
+    let mut group = Group::with_budget(100);
+    let leader = group.elect(&[1, 2, 3]);
+    let term = group.members[&leader].node.raft().status().basic.term;
+    let grant = LeaseGrantRequest { id: 7, ttl: 1000 };
+    group.propose(leader, InternalRaftRequest { lease_grant: Some(grant), ..InternalRaftRequest::default() });
+    for at in 0..KEYS {
+        let put = PutRequest { key: format!("k{at:03}").into(), lease: 7, ..PutRequest::default() };
+        group.propose(leader, InternalRaftRequest { put: Some(put), ..InternalRaftRequest::default() });
+    }
+    let delete = DeleteRangeRequest { key: "k".into(), range_end: "l".into(), prev_kv: true };
+    let delete = InternalRaftRequest { delete_range: Some(delete), ..InternalRaftRequest::default() };
+    let other = 1 + leader % 3;
+    let proposal = group.proposal(other, delete);
+    let deleted = group.hand_in(other, proposal);
+    let put = PutRequest { key: "behind".into(), ..PutRequest::default() };
+    let put = InternalRaftRequest { put: Some(put), ..InternalRaftRequest::default() };
+    let proposal = group.proposal(leader, put);
+    let behind = group.hand_in(leader, proposal);
+    let (mut turns, mut asked) = (0, None);
+    while !group.replies.contains_key(&deleted) || !group.replies.contains_key(&behind) {
+        group.now += TICK;
+        for member in group.members.values_mut() {
+            member.node.step(Mono(group.now), Input::Tick);
+        }
+        group.turn();
+        turns += 1;
+        assert!(turns < 100 * KEYS, "it ends");
+        for member in group.members.values() {
+            let reader = member.node.machine().store().reader();
+            let range = KeyRange::parse("k".into(), "l".into());
+            let found = reader.range(&range, &RangeOptions::default()).unwrap();
+            assert!([0, KEYS as i64].contains(&found.count) && found.kvs.len() as i64 == found.count);
+        }
+        let machine = group.members[&leader].node.machine();
+        if asked.is_none() && machine.is_busy() && machine.lessor().keys(7).unwrap().count() < KEYS {
+            asked = Some(group.hand_in(leader, Request::LeaseTimeToLive { id: 7, keys: true }));
+        }
+    }
+    group.settle();
+    assert!(turns > 3 * ELECTION_TICKS, "{turns} turns");
+    assert_eq!((group.leader(), group.members[&leader].node.raft().status().basic.term), (Some(leader), term));
+    let Some(Reply::LeaseTimeToLive(Ok(lease))) = asked.and_then(|slot| group.replies.remove(&slot)) else {
+        panic!("asked midway, and answered");
+    };
+    assert!(lease.keys.is_empty());
+    let Some(Reply::Applied(Ok(dolmen_node::Response::DeleteRange(answer)))) = group.replies.remove(&deleted) else {
+        panic!("deleted");
+    };
+    assert_eq!((answer.deleted, answer.prev_kvs.len()), (KEYS as i64, KEYS));
+    for id in [1, 2, 3] {
+        assert_eq!(group.get(id, "k000").unwrap().len(), 0);
+        assert_eq!(group.get(id, "behind").unwrap().len(), 1);
     }
 }
 
