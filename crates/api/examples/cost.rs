@@ -85,6 +85,7 @@ fn member() {
         max_request_bytes: 1_572_864,
         progress_notify_nanos: 600_000_000_000,
         apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,
+        watch_near_revisions: dolmen_node::Config::WATCH_NEAR_REVISIONS,
         priority_request: false,
         seed: 1,
         incarnation: 1,

@@ -15,21 +15,22 @@ use dolmen_proto::etcdserverpb::watch_create_request::FilterType;
 use dolmen_proto::etcdserverpb::watch_request::RequestUnion;
 use dolmen_proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
 use dolmen_types::KeyRange;
-use dolmen_watch::{CloseReason, CreateRequest, Frame, Limits, Outbox, StreamId};
+use dolmen_watch::{CloseReason, CreateRequest, Drained, Frame, Limits, Outbox, StreamId};
 
 use crate::answer::Answers;
 use crate::call::Call;
 use crate::completion::Bell;
 use crate::frame::{MessageReader, PREFIX, decode, put_prefix};
 use crate::server::Local;
-use crate::status::{self, Status};
+use crate::status::{self, Code, Status};
 
 /// Responses taken from the outbox at a time.
-const DRAIN: usize = 64;
+const DRAIN: usize = 256;
 /// Bytes gathered into one piece before a further response starts another.
 const PIECE: usize = 64 * 1024;
-/// Responses without events that may wait before requests are no longer read.
-const MAX_REPLIES: usize = 1000;
+/// Requests that may wait for the node, and answers for the connection, before requests are no longer read: a client that
+/// creates thousands of watchers at once is taken up in portions.
+const MAX_WAITING: usize = 128;
 
 /// Names streams for the life of the process.
 static NEXT_STREAM: AtomicU64 = AtomicU64::new(1);
@@ -60,17 +61,15 @@ impl<'a> Stream<'a> {
     fn request(&self, message: Bytes) -> Result<(), Status> {
         let stream = self.id;
         let request: WatchRequest = decode(message)?;
-        match request.request_union {
-            Some(RequestUnion::CreateRequest(request)) => {
-                self.submit(Request::WatchCreate { stream, create: create(request) });
-            }
-            Some(RequestUnion::CancelRequest(request)) => {
-                self.submit(Request::WatchCancel { stream, watch_id: request.watch_id });
-            }
-            Some(RequestUnion::ProgressRequest(_)) => self.submit(Request::WatchProgress { stream }),
+        let request = match request.request_union {
+            Some(RequestUnion::CreateRequest(request)) => Request::WatchCreate { stream, create: create(request) },
+            Some(RequestUnion::CancelRequest(request)) => Request::WatchCancel { stream, watch_id: request.watch_id },
+            Some(RequestUnion::ProgressRequest(_)) => Request::WatchProgress { stream },
             // A request of a kind yet to be invented is ignored, as by etcd.
-            None => {}
-        }
+            None => return Ok(()),
+        };
+        self.outbox.ask();
+        self.submit(request);
         Ok(())
     }
 }
@@ -118,7 +117,7 @@ pub async fn watch(call: &Call, mut requests: MessageReader, answers: &Answers) 
                 if stream.bell.poll_rung(cx).is_ready() {
                     return Poll::Ready(Event::Responses);
                 }
-                if stream.outbox.replies() >= MAX_REPLIES {
+                if stream.outbox.waiting() >= MAX_WAITING {
                     return Poll::Pending;
                 }
                 next.as_mut().poll(cx).map(Event::Request)
@@ -138,6 +137,7 @@ pub async fn watch(call: &Call, mut requests: MessageReader, answers: &Answers) 
                         CloseReason::Finished => Ok(()),
                         CloseReason::NoLeader => Err(status::NO_LEADER),
                         CloseReason::Stopping => Err(status::STOPPED),
+                        CloseReason::TooLarge { bytes } => Err(too_large(bytes)),
                     };
                 }
             }
@@ -150,8 +150,10 @@ async fn forward(stream: &Stream<'_>, answers: &Answers) -> Option<CloseReason> 
     loop {
         // Before the drain, so that nothing queued ahead of the closing is missed.
         let closed = stream.outbox.closed();
-        let frames = stream.outbox.drain(DRAIN);
-        let more = frames.len() == DRAIN;
+        let Drained { frames, more, room } = stream.outbox.drain(DRAIN);
+        if room {
+            stream.submit(Request::WatchRoom { stream: stream.id });
+        }
         let (messages, mut bytes) = (frames.len() as u64, 0);
         for piece in gather(frames) {
             bytes += piece.len() as u64;
@@ -162,6 +164,14 @@ async fn forward(stream: &Stream<'_>, answers: &Answers) -> Option<CloseReason> 
             return closed;
         }
     }
+}
+
+/// As gRPC for Go says it.
+fn too_large(bytes: usize) -> Status {
+    Status::owned(
+        Code::ResourceExhausted,
+        format!("grpc: trying to send message larger than max ({bytes} vs. {})", i32::MAX),
+    )
 }
 
 /// Prefixes responses and puts small ones together; the events of large ones are not copied.
@@ -204,7 +214,7 @@ mod tests {
         for _ in 0..n {
             hub.create(StreamId(1), CreateRequest::new(KeyRange::Single("a".into())), 5, -1);
         }
-        outbox.drain(usize::MAX)
+        outbox.drain(usize::MAX).frames
     }
 
     #[test]

@@ -182,36 +182,36 @@ impl Reader {
         }
     }
 
-    /// Changes of main revisions `from..=to`, in order: what a watcher that starts in the past has missed. Ends behind a
-    /// main revision once `max_bytes` of payload are gathered, so a revision is never split and one is always given; go on
-    /// from the last event's revision plus 1.
+    /// Shows the changes of main revisions `from..=to` in order, until `visit` breaks: what a watcher that starts in the past
+    /// has missed. No lock is held while `visit` runs.
     ///
     /// # Errors
     /// `Compacted` when `from` is below the compact revision (at it is fine); others mean the store is damaged.
-    pub fn history(&self, from: i64, to: i64, max_bytes: usize) -> Result<Vec<Event>, RangeError> {
+    pub fn history(
+        &self,
+        from: i64,
+        to: i64,
+        mut visit: impl FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<(), RangeError> {
         let inner = self.shared.inner.read();
         if from < inner.compact {
             return Err(RangeError::Compacted);
         }
         let to = to.min(inner.current);
         if from > to {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let capture = inner.capture();
         drop(inner);
-        let mut events: Vec<Event> = Vec::new();
-        let mut bytes = 0;
         for record in capture.scan(from, to) {
             let (rev, tombstone, payload) = record?;
-            if bytes >= max_bytes && events.last().is_some_and(|last| last.rev.main < rev.main) {
-                break;
-            }
-            bytes += payload.len();
             let kv = KeyValueRef::decode(&payload).ok_or(RangeError::Lost(rev))?;
             let (create, key) = (kv.create_revision, key_of(&payload).unwrap_or_default());
-            events.push(Event { rev, tombstone, key, create: if tombstone { 0 } else { create }, payload });
+            if visit(Event { rev, tombstone, key, create: if tombstone { 0 } else { create }, payload }).is_break() {
+                break;
+            }
         }
-        Ok(events)
+        Ok(())
     }
 
     /// The hash of all that can be read at `revision` (0: the current one), equal on every member at that revision however

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use common::{Model, Record, Refused, key_of, open, options_of, range_of, run_jobs, small_options};
 use dolmen_bolt::{MemorySource, Source};
 use dolmen_env::{PowerLoss, Rng, SimDisk};
-use dolmen_mvcc::{Change, CompactError, RangeError, RangeOptions, RangeResult, Store, hash_all, restore_from};
+use dolmen_mvcc::{Change, CompactError, Event, RangeError, RangeOptions, RangeResult, Store, hash_all, restore_from};
 use dolmen_proto::mvccpb::KeyValue;
 use dolmen_revlog::{Hint, Table, TableOp};
 use dolmen_types::{KeyRange, Revision};
@@ -206,21 +206,29 @@ impl World {
     fn check_history(&mut self, from: i64) {
         let reader = self.store.reader();
         if from < self.model.compact {
-            assert!(matches!(reader.history(from, i64::MAX, 1), Err(RangeError::Compacted)));
+            let compacted = reader.history(from, i64::MAX, |_| ControlFlow::Continue(()));
+            assert!(matches!(compacted, Err(RangeError::Compacted)));
             return;
         }
-        let max_bytes = self.rng.below(300) as usize;
+        // Read in pieces that end behind a revision.
+        let piece = self.rng.range(1, 20) as usize;
         let (mut next, mut events) = (from, Vec::new());
-        while next <= self.model.current {
-            let batch = reader.history(next, i64::MAX, max_bytes).expect("readable");
-            let Some(last) = batch.last() else { break };
-            let mains = batch.iter().map(|event| event.rev.main);
-            // No batch goes on into another revision once it is full.
-            let all_but_last: usize =
-                batch.iter().filter(|event| event.rev.main < last.rev.main).map(|event| event.payload.len()).sum();
-            assert!(all_but_last < max_bytes || mains.clone().all(|main| main == last.rev.main));
-            next = last.rev.main + 1;
-            events.extend(batch);
+        loop {
+            let before = events.len();
+            let read = reader.history(next, i64::MAX, |event| {
+                if events.len() >= before + piece
+                    && events.last().is_some_and(|last: &Event| last.rev.main < event.rev.main)
+                {
+                    return ControlFlow::Break(());
+                }
+                events.push(event);
+                ControlFlow::Continue(())
+            });
+            read.expect("readable");
+            if events.len() == before {
+                break;
+            }
+            next = events[events.len() - 1].rev.main + 1;
         }
         // At the compact revision itself a record superseded within its own request may be gone already.
         let bucket = self.model.bucket();

@@ -13,6 +13,7 @@ use dolmen_revlog::Job;
 use dolmen_types::error_chain;
 use dolmen_wal::Wal;
 
+use crate::history::HistoryJob;
 use crate::node::{Effects, Input, Node, StopReason, WalJob};
 use crate::peers::PeerSender;
 use crate::request::Sink;
@@ -22,7 +23,7 @@ use crate::start::Started;
 /// How long the WAL has nothing to do before it notes how far it is acknowledged, and how often it does so when busy.
 pub const IDLE: Duration = Duration::from_millis(100);
 pub const NOTE_NANOS: u64 = 1_000_000_000;
-/// How long the store has nothing to do before its thread rests.
+/// How long the store, or the reader of history, has nothing to do before its thread rests.
 const STORE_IDLE: Duration = Duration::from_millis(300);
 
 /// Work of the store's thread.
@@ -104,11 +105,16 @@ pub fn spawn(
     let to_node = shared.clone();
     // Reads the whole store, so it is kept apart from the thread that syncs it.
     let hash_thread = spawn_named("hash").spawn(move || make_hashes(&hash_queue, &to_node, memory))?;
-    let driver = Driver { node, shared, peers, sinks, wal_jobs, store_jobs, hash_jobs, disk, failures, memory };
+    let (history_jobs, history_queue) = channel();
+    let to_node = shared.clone();
+    // Reads what may be on the disk only, for watchers; nobody else waits for it.
+    let history_thread = spawn_named("history").spawn(move || read_history(&history_queue, &to_node, memory))?;
+    let driver =
+        Driver { node, shared, peers, sinks, wal_jobs, store_jobs, hash_jobs, history_jobs, disk, failures, memory };
     let thread = spawn_named("node").spawn(move || {
         let result = driver.run();
-        // Both end when the loop has dropped its ends of their queues.
-        for thread in [wal_thread, store_thread, hash_thread] {
+        // They end when the loop has dropped its ends of their queues.
+        for thread in [wal_thread, store_thread, hash_thread, history_thread] {
             if thread.join().is_err() {
                 return Err(DiskFailure { what: "a disk thread", error: "it panicked; see the log above".into() });
             }
@@ -132,6 +138,7 @@ struct Driver {
     wal_jobs: Sender<WalJob>,
     store_jobs: Sender<StoreWork>,
     hash_jobs: Sender<HashWork>,
+    history_jobs: Sender<HistoryJob>,
     disk: Arc<dyn Disk>,
     failures: Receiver<DiskFailure>,
     memory: Memory,
@@ -198,6 +205,9 @@ impl Driver {
         for job in effects.hashes {
             let _ended = self.hash_jobs.send(job);
         }
+        if let Some(job) = effects.history {
+            let _ended = self.history_jobs.send(job);
+        }
         if let Some(path) = effects.remove {
             // Left behind, it is removed at the next start.
             let _left = self.disk.remove_file(&path);
@@ -215,6 +225,20 @@ fn make_hashes(queue: &Receiver<HashWork>, shared: &Shared, memory: Memory) {
         let _hash = job.run();
         shared.inbox.push(Input::Hashed(id));
         memory.give_back();
+    }
+}
+
+fn read_history(queue: &Receiver<HistoryJob>, shared: &Shared, memory: Memory) {
+    loop {
+        let job = match queue.recv_timeout(STORE_IDLE) {
+            Err(RecvTimeoutError::Timeout) => {
+                memory.give_back();
+                queue.recv().ok()
+            }
+            job => job.ok(),
+        };
+        let Some(job) = job else { return };
+        shared.inbox.push(Input::Scanned(job.run()));
     }
 }
 

@@ -30,6 +30,7 @@ pub mod start;
 
 pub use dolmen_machine::{ApplyError, Member, Membership, Response};
 pub use driver::{DiskFailure, Running, spawn};
+pub use history::HistoryJob;
 pub use identity::{cluster_id, member_id};
 pub use metrics::Metrics;
 pub use node::{Config, Effects, Input, Node, StopReason, WalJob};

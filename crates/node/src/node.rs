@@ -54,7 +54,7 @@ use dolmen_proto::walpb;
 use dolmen_raft::{MemoryStorage, RawNode, Role};
 use dolmen_revlog::{Job, JobDone};
 use dolmen_types::{Index, MemberId};
-use dolmen_watch::{CloseReason, Hub};
+use dolmen_watch::{CloseReason, Hub, Scanned};
 
 use self::apply::Applying;
 use self::confirm::Confirm;
@@ -67,7 +67,7 @@ use self::ready::LogWriter;
 use self::snapshots::SnapshotExchange;
 use self::stop::Ending;
 use self::upkeep::Upkeep;
-use crate::history::History;
+use crate::history::{History, HistoryJob};
 use crate::identity::first_id;
 use crate::peers::PeerAddress;
 use crate::reads::Reads;
@@ -94,6 +94,8 @@ pub struct Config {
     pub apply_bytes_per_turn: usize,
     /// How often a watcher that asked for it and saw no event is told the revision.
     pub progress_notify_nanos: u64,
+    /// Watchers that are no further behind are served on the node's thread: what was written lately is in memory.
+    pub watch_near_revisions: i64,
     /// Feature gate `PriorityRequest`.
     pub priority_request: bool,
     /// Seeds raft's election timeouts.
@@ -105,6 +107,8 @@ pub struct Config {
 impl Config {
     /// About a millisecond's work.
     pub const APPLY_BYTES_PER_TURN: usize = 512 << 10;
+    /// How far behind watchers may be and still find what they need in memory, nearly always.
+    pub const WATCH_NEAR_REVISIONS: i64 = 256;
 
     pub fn election_nanos(&self) -> u64 {
         self.tick_nanos * self.election_ticks as u64
@@ -137,6 +141,8 @@ pub enum Input {
     StoreDone(JobDone),
     /// The hash of a compaction is stored; its caller may be waiting under this id.
     Hashed(u64),
+    /// A slice of history for watchers has been read.
+    Scanned(Scanned),
     /// A snapshot has been rebuilt into a store, or could not be.
     Installed(Result<Installed, InstallError>),
     /// Stop: hand leadership over if `transfer`, answer everybody, flush, finish.
@@ -172,6 +178,8 @@ pub struct Effects {
     pub install: Option<InstallJob>,
     /// The hash of a compaction, to be made anywhere and reported as [`Input::Hashed`] with the id.
     pub hashes: Vec<(u64, CompactionHash)>,
+    /// A slice of history, to be read anywhere and reported as [`Input::Scanned`]. There is one at a time.
+    pub history: Option<HistoryJob>,
     /// A received snapshot's file that is no longer needed.
     pub remove: Option<PathBuf>,
     /// By runtime.
@@ -232,6 +240,8 @@ impl Node {
             member_id: config.member_id,
             max_request_bytes: config.max_request_bytes,
             progress_interval: Duration::from_nanos(config.progress_notify_nanos),
+            near_revisions: config.watch_near_revisions,
+            ..dolmen_watch::Config::default()
         };
         let hub = Hub::new(watch, parts.machine.store().revision());
         let history = History::new(parts.machine.store().reader());
@@ -301,6 +311,7 @@ impl Node {
             Input::WalDone(job) => self.wal_done(job),
             Input::StoreDone(done) => self.machine.store_mut().log().finish_job(done),
             Input::Hashed(id) => self.hashed(id),
+            Input::Scanned(scanned) => self.scanned(scanned),
             Input::Installed(result) => self.installed(result),
             Input::Stop { transfer } => self.begin_stop(transfer),
         }

@@ -81,6 +81,10 @@ pub enum Request {
     WatchProgress {
         stream: StreamId,
     },
+    /// The stream's reader has made room for what its outbox had refused.
+    WatchRoom {
+        stream: StreamId,
+    },
     WatchClose {
         stream: StreamId,
     },

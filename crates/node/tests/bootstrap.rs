@@ -40,6 +40,7 @@ fn start(disk: &SimDisk, founders: u64) -> Result<Started, StartError> {
         max_request_bytes: 1 << 20,
         progress_notify_nanos: 1 << 40,
         apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,
+        watch_near_revisions: dolmen_node::Config::WATCH_NEAR_REVISIONS,
         priority_request: false,
         seed: 1,
         incarnation: 1,

@@ -59,6 +59,7 @@ impl Turned {
             max_request_bytes: 1 << 20,
             progress_notify_nanos: 1 << 40,
             apply_bytes_per_turn,
+            watch_near_revisions: dolmen_node::Config::WATCH_NEAR_REVISIONS,
             priority_request: true,
             seed: id,
             incarnation: 1 + now,

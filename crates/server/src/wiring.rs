@@ -37,6 +37,7 @@ pub fn node_config(config: &Config, identity: &Identity) -> dolmen_node::Config 
         max_request_bytes: config.max_request_bytes as usize,
         apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,
         progress_notify_nanos: config.progress_notify.as_nanos() as u64,
+        watch_near_revisions: dolmen_node::Config::WATCH_NEAR_REVISIONS,
         priority_request: config.gate("PriorityRequest"),
         seed: rng.next_u64(),
         incarnation,

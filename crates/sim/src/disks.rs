@@ -106,6 +106,14 @@ impl World {
         Ok(())
     }
 
+    pub(crate) fn history_done(&mut self, node: usize) -> Result<(), String> {
+        let Some(running) = &mut self.members[node].running else { return Ok(()) };
+        if let Some(input) = running.history.finish() {
+            self.input(node, input);
+        }
+        Ok(())
+    }
+
     /// A disk call failed, or the node cannot go on: the process ends.
     pub(crate) fn broken(&mut self, node: usize, what: &str) -> Result<(), String> {
         let member = &self.members[node];

@@ -13,7 +13,7 @@ use dolmen_wal::{WalError, WalOptions};
 
 use crate::mutants::{self, Mutant, ShiftingDisk};
 use crate::plan::{MS, Plan};
-use crate::threads::{HashThread, LogThread, StoreThread};
+use crate::threads::{HashThread, HistoryThread, LogThread, StoreThread};
 
 pub(crate) const DATA: &str = "/data";
 
@@ -28,6 +28,7 @@ pub(crate) struct Running {
     pub log: LogThread,
     pub store: StoreThread,
     pub hash: HashThread,
+    pub history: HistoryThread,
     /// Entries in the node's log that may be applied in the next turn.
     pub ahead: VecDeque<Entry>,
     /// The index up to which applied entries were compared with the model.
@@ -150,6 +151,7 @@ impl Member {
             max_request_bytes: 1_572_864,
             apply_bytes_per_turn: plan.apply_bytes,
             progress_notify_nanos: plan.progress_notify,
+            watch_near_revisions: plan.watch_near,
             priority_request: true,
             seed: self.epoch << 8 | at as u64,
             incarnation: 1_000_000 + now / MS,
@@ -178,6 +180,7 @@ impl Member {
             log: LogThread::new(started.wal, now),
             store: StoreThread::default(),
             hash: HashThread::default(),
+            history: HistoryThread::default(),
             ahead: VecDeque::new(),
             seen,
             leaving: None,

@@ -60,6 +60,8 @@ pub(crate) struct Plan {
     pub lease: dolmen_lease::Config,
     pub apply_bytes: usize,
     pub progress_notify: u64,
+    /// How far behind watchers are served without a read elsewhere.
+    pub watch_near: i64,
 
     pub faults: Vec<FaultKind>,
     /// Mean time between two faults.
@@ -182,6 +184,7 @@ impl Plan {
             // Most of the time a few keys a turn, so that requests are carried out in slices.
             apply_bytes: rng.range(1, 2000) as usize,
             progress_notify: rng.range(50, 1000) * MS,
+            watch_near: [256, 1, 8][nodes % 3],
             faults,
             fault_every: rng.range(60, 700) * MS,
             fault_time: if short { rng.range(800, 2000) } else { rng.range(1000, 5000) } * MS,

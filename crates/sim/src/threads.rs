@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use dolmen_machine::InstallJob;
 use dolmen_mvcc::CompactionHash;
-use dolmen_node::{Input, WalJob};
+use dolmen_node::{HistoryJob, Input, WalJob};
 use dolmen_proto::raftpb::HardState;
 use dolmen_revlog::{Job, JobDone};
 use dolmen_types::{Index, error_chain};
@@ -182,5 +182,21 @@ impl HashThread {
         let (id, job) = self.queue.pop_front()?;
         let _hash = job.run();
         Some(Input::Hashed(id))
+    }
+}
+
+/// The thread that reads history for watchers: one slice at a time.
+#[derive(Default)]
+pub(crate) struct HistoryThread {
+    job: Option<HistoryJob>,
+}
+
+impl HistoryThread {
+    pub fn hand(&mut self, job: HistoryJob) {
+        self.job = Some(job);
+    }
+
+    pub fn finish(&mut self) -> Option<Input> {
+        self.job.take().map(|job| Input::Scanned(job.run()))
     }
 }

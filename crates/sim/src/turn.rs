@@ -96,6 +96,11 @@ impl World {
         if let Some(running) = &mut self.members[node].running {
             running.store.hand(effects.store, effects.install);
             running.hash.hand(effects.hashes);
+            if let Some(job) = effects.history {
+                running.history.hand(job);
+                let delay = self.rng.range(20 * US, 30 * MS);
+                self.queue.after(delay, Event::HistoryDone { node, epoch });
+            }
         }
         if let Some(path) = effects.remove {
             let _left = self.members[node].disk.remove_file(&path);

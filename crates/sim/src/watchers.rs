@@ -10,7 +10,7 @@ use dolmen_node::{Completion, Input, Request, Submission};
 use dolmen_proto::etcdserverpb::WatchResponse;
 use dolmen_proto::mvccpb::{self, event::EventType};
 use dolmen_types::KeyRange;
-use dolmen_watch::{CreateRequest, Limits, Outbox, StreamId};
+use dolmen_watch::{CreateRequest, Drained, Limits, Outbox, StreamId};
 use prost::Message;
 
 use crate::model::Change;
@@ -188,8 +188,11 @@ impl World {
             return Ok(());
         }
         let max = self.rng.range(1, 12) as usize;
-        let frames = self.watchers[at].outbox.drain(max);
-        let more = frames.len() == max;
+        let Drained { frames, more, room } = self.watchers[at].outbox.drain(max);
+        if room {
+            let stream = self.watchers[at].stream;
+            self.submit_watch(node, at, Request::WatchRoom { stream });
+        }
         for frame in frames {
             let mut bytes = BytesMut::with_capacity(frame.len());
             frame.write_to(&mut bytes);

@@ -50,6 +50,10 @@ pub(crate) enum Event {
         node: usize,
         epoch: u64,
     },
+    HistoryDone {
+        node: usize,
+        epoch: u64,
+    },
     Deliver {
         from: usize,
         to: usize,
@@ -237,6 +241,7 @@ impl World {
             | Event::WalIdle { node, epoch }
             | Event::StoreDone { node, epoch }
             | Event::HashDone { node, epoch }
+            | Event::HistoryDone { node, epoch }
             | Event::Unreachable { node, epoch, .. }
             | Event::SnapshotStatus { node, epoch, .. }
             | Event::Serve { node, epoch, .. }
@@ -261,6 +266,7 @@ impl World {
             Event::WalIdle { node, .. } => self.wal_idle(node),
             Event::StoreDone { node, .. } => self.store_done(node),
             Event::HashDone { node, .. } => self.hash_done(node),
+            Event::HistoryDone { node, .. } => self.history_done(node),
             Event::Deliver { from, to, message } => {
                 self.deliver(from, to, *message);
                 Ok(())

@@ -4,6 +4,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,8 +21,8 @@ impl History for Nothing {
     fn compact_revision(&self) -> i64 {
         -1
     }
-    fn history(&self, _from: i64, _max_bytes: usize) -> Result<Vec<Event>, HistoryError> {
-        Ok(Vec::new())
+    fn scan(&self, _from: i64, _to: i64, _visit: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<(), HistoryError> {
+        Ok(())
     }
     fn previous(&self, _key: &Bytes, _mod_revision: i64) -> Result<Option<Bytes>, HistoryError> {
         Ok(None)
@@ -53,7 +54,8 @@ fn measure(name: &str, streams: u64, each: u64, range: impl Fn(u64) -> KeyRange)
             create: 1,
         };
         let start = Instant::now();
-        hub.notify(&[event], &Nothing(round + 2)).expect("this store can be read");
+        hub.notify(vec![event]);
+        while hub.work(&Nothing(round + 2)).expect("this store can be read") {}
         hub.take_wakeups();
         notify += start.elapsed().as_nanos();
         let start = Instant::now();

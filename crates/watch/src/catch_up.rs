@@ -1,163 +1,176 @@
-//! Watchers that are behind, served from the store's history in bounded passes.
+//! Watchers that are behind, served from the store's history in two lanes.
 //!
-//! One pass serves the watcher whose turn it is and up to 511 others that stand at or after its next revision: they
-//! share one slice of history, read once. Turns go round, so none starves; whoever is further along than the slice
-//! reaches simply waits for a later pass.
+//! The **near** lane serves those that are a few revisions behind, on the node's thread: what they need is in memory, and
+//! they would never reach a head that moves on while a slice is read elsewhere. The **far** lane serves the others from
+//! slices that are read on another thread ([`Hub::next_scan`], [`Hub::scanned`]), one at a time. Turns go round, so none
+//! starves, and all watchers from the one whose turn it is on share the slice.
+//!
+//! Both wait while responses take most of the memory they may ([`Budget::is_short`]): what is sent makes room, and the
+//! next turn of the node, a tick's at the latest, goes on.
+//!
+//! [`Budget::is_short`]: crate::budget::Budget::is_short
 
-use crate::event::{Batch, Event, History, HistoryError};
-use crate::hub::Hub;
-use crate::index::Index;
+use crate::event::{Encoded, History, HistoryError};
+use crate::hub::{Hub, State};
+use crate::scan::{Bounds, Member, Scan, Scanned, Share, Slice};
 
-/// Watchers one pass serves.
-const MAX_WATCHERS: usize = 512;
-/// Revisions one response of a replay spans.
-const MAX_REVISIONS: u32 = 1000;
-/// History one pass reads, unless a single revision is larger.
-const MAX_SLICE_BYTES: usize = 1 << 20;
-/// What an event costs a budget at least.
-const EVENT_COST: usize = 64;
+/// Watchers that one slice serves.
+const MAX_GROUP: usize = 4096;
+/// Watchers at the head of the line that are looked at for one that is far.
+const MAX_LOOK: usize = 64;
+/// A slice read elsewhere. Encoded, it may become this many times as large before it is cut short.
+const FAR: Bounds = Bounds { read: 1 << 20, encoded: 16 << 20, give_up: false };
 
-/// A watcher's share of a slice: the positions of its events, one list a response.
+/// Watchers, and a slice, of the near lane.
+const MAX_NEAR: usize = 1024;
+const NEAR: Bounds = Bounds { read: 256 << 10, encoded: 1 << 20, give_up: true };
+/// What a near slice costs a turn, in watchers touched.
+const NEAR_COST: usize = 512;
+
 #[derive(Default)]
-struct Share {
-    responses: Vec<Vec<u32>>,
-    /// Revisions in the last response.
-    revisions: u32,
-    /// The last revision of the last response.
-    last: i64,
+pub(crate) struct Lanes {
+    /// A slice is being read elsewhere.
+    in_flight: bool,
+    /// One that was read, and the members that were served.
+    serving: Option<(Slice, Vec<Member>, usize)>,
+    /// The highest revision that is known to be too large for the near lane.
+    heavy: i64,
 }
 
-impl Share {
-    fn add(&mut self, main: i64, position: u32) {
-        if self.last != main {
-            self.last = main;
-            self.revisions += 1;
-            if self.responses.is_empty() || self.revisions > MAX_REVISIONS {
-                self.responses.push(Vec::new());
-                self.revisions = 1;
-            }
-        }
-        self.responses.last_mut().expect("the first revision opened a response").push(position);
-    }
-}
+/// Watchers that can be served by one push.
+type Run = (u32, bool, u32, i64);
 
 impl Hub {
-    /// Serves watchers that are behind until about `budget_bytes` have been read and encoded, at least one of them
-    /// whatever the budget. `true`: there is more to do, call again soon.
-    ///
-    /// Responses name the store's current revision. A watcher that reaches it is synced; one whose outbox is full
-    /// becomes a victim; one whose next revision is compacted is cancelled.
-    ///
-    /// # Errors
-    /// What `source` fails with. No watcher has moved past what it was sent.
-    pub fn catch_up(&mut self, source: &dyn History, budget_bytes: usize) -> Result<bool, HistoryError> {
-        self.retry_victims();
-        let mut spent = 0;
-        while let Some((_, leader)) = self.turns.first_key_value() {
-            let leader = *leader;
-            spent += self.pass(leader, source, budget_bytes.saturating_sub(spent))?.max(EVENT_COST);
-            if spent >= budget_bytes {
-                break;
-            }
+    /// The next slice of history to be read, if there is one: run it on any thread and bring what comes out to
+    /// [`Hub::scanned`]. There is one at a time.
+    pub fn next_scan(&mut self) -> Option<Scan> {
+        if self.lanes.in_flight || self.lanes.serving.is_some() || self.budget.is_short() {
+            return None;
         }
-        Ok(!self.unsynced.is_empty())
-    }
-
-    /// One slice for the leader and those near it; returns what it cost. The leader leaves the head of the line.
-    fn pass(&mut self, leader: u32, source: &dyn History, budget: usize) -> Result<usize, HistoryError> {
-        let current = source.current();
-        let compact = source.compact_revision();
-        self.see(current);
+        let near = self.near();
+        let leader = self.turns.values().take(MAX_LOOK).copied().find(|slot| self.watcher(*slot).next < near)?;
         let from = self.watcher(leader).next;
-        if from < compact {
-            self.leave_unsynced(leader);
-            self.cancel_compacted(leader, compact);
-            return Ok(0);
-        }
-        if from > current {
-            // Only after a restore to an older store than the watcher has seen, which raft does not do. Wait for it.
-            self.leave_unsynced(leader);
-            self.make_synced(leader);
-            return Ok(0);
-        }
-        let mut events = source.history(from, budget.clamp(1, MAX_SLICE_BYTES))?;
-        // A store that moves on while it is read may know more than it said; what was said decides who is synced.
-        events.truncate(events.partition_point(|event| event.rev.main <= current));
-        // The slice covers everything up to here; without any event left, everything there is.
-        let through = events.last().map_or(current, |event| event.rev.main);
-        let mut cost: usize = events.iter().map(|event| EVENT_COST + event.key.len() + event.payload.len()).sum();
-
-        let mut group = vec![leader];
-        let near = self.unsynced.range((from, 0)..=(through, u32::MAX)).map(|(_, slot)| *slot);
-        group.extend(near.filter(|slot| *slot != leader).take(MAX_WATCHERS - 1));
-
-        let shares = self.shares(&group, &events);
-        let mut batch = Batch::new(&events, source);
-        for (slot, share) in group.into_iter().zip(shares) {
-            // Joining large sets for many watchers is the one part that is not bounded by the slice.
-            if slot != leader && batch.spent > budget.max(MAX_SLICE_BYTES) {
-                break;
+        let mut scan = Scan::new(from, FAR, self.budget.clone());
+        self.join(&mut scan, leader);
+        for (_, slot) in self.unsynced.range((from, 0)..).take(MAX_GROUP - 1) {
+            if *slot != leader {
+                self.join(&mut scan, *slot);
             }
-            self.serve(slot, &share, &mut batch, through, current)?;
         }
-        cost += batch.spent;
-        Ok(cost)
+        self.lanes.in_flight = true;
+        Some(scan)
     }
 
-    /// Which events of the slice each watcher of the group gets.
-    fn shares(&self, group: &[u32], events: &[Event]) -> Vec<Share> {
-        let mut index = Index::default();
-        for (at, slot) in group.iter().enumerate() {
-            index.insert(&self.watcher(*slot).range, at as u32);
-        }
-        let mut shares: Vec<Share> = group.iter().map(|_| Share::default()).collect();
-        for (position, event) in events.iter().enumerate() {
-            index.stab(&event.key, |set| {
-                for at in set {
-                    if self.watcher(group[*at as usize]).wants(event) {
-                        shares[*at as usize].add(event.rev.main, position as u32);
-                    }
-                }
-            });
-        }
-        shares
-    }
-
-    /// Sends a watcher its share and moves it to where that leaves it.
+    /// Takes what a scan has found. [`Hub::work`] hands it to the watchers.
     ///
     /// # Errors
-    /// A previous value cannot be read; the watcher stands behind what it was sent.
-    fn serve(
-        &mut self,
-        slot: u32,
-        share: &Share,
-        batch: &mut Batch<'_>,
-        through: i64,
-        current: i64,
-    ) -> Result<(), HistoryError> {
-        self.leave_unsynced(slot);
-        for positions in &share.responses {
-            let encoded = match batch.encoded(positions, self.watcher(slot).prev_kv) {
-                Ok(encoded) => encoded,
-                Err(error) => {
-                    self.watcher_mut(slot).next = batch.revision_of(positions[0]);
-                    self.make_unsynced(slot);
-                    return Err(error);
-                }
-            };
-            if !self.send(slot, current, &encoded) {
-                self.watcher_mut(slot).next = batch.revision_of(positions[0]);
-                self.make_victim(slot);
-                return Ok(());
+    /// What the store failed with. No watcher has moved.
+    pub fn scanned(&mut self, scanned: Scanned) -> Result<(), HistoryError> {
+        self.lanes.in_flight = false;
+        self.lanes.serving = Some((scanned.result?, scanned.members, 0));
+        Ok(())
+    }
+
+    /// Whether any watcher is to be served from the store.
+    pub fn has_unsynced(&self) -> bool {
+        !self.unsynced.is_empty()
+    }
+
+    /// `true`: there is more to do right now.
+    pub(crate) fn work_lanes(&mut self, source: &dyn History, left: &mut usize) -> Result<bool, HistoryError> {
+        if self.unsynced.is_empty() && self.lanes.serving.is_none() {
+            return Ok(false);
+        }
+        let compact = source.compact_revision();
+        while let Some((_, slot)) = self.unsynced.first().copied().filter(|(next, _)| *next < compact) {
+            if *left == 0 {
+                return Ok(true);
+            }
+            self.leave_unsynced(slot);
+            self.cancel_compacted(slot, compact);
+            *left -= 1;
+        }
+        if let Some((slice, members, at)) = self.lanes.serving.take() {
+            let to = members.len().min(at + *left);
+            *left -= to - at;
+            self.serve(&slice, &members[at..to]);
+            if to < members.len() {
+                self.lanes.serving = Some((slice, members, to));
             }
         }
-        let watcher = self.watcher_mut(slot);
-        watcher.next = watcher.next.max(through + 1);
-        if watcher.next > current {
-            self.make_synced(slot);
-        } else {
-            self.make_unsynced(slot);
+        while *left > 0 && !self.budget.is_short() {
+            let Some((from, _)) = self.unsynced.range((self.near(), 0)..).next().copied() else { break };
+            let mut scan = Scan::new(from, NEAR, self.budget.clone());
+            let group: Vec<u32> = self.unsynced.range((from, 0)..).take(MAX_NEAR).map(|(_, slot)| *slot).collect();
+            *left = left.saturating_sub(NEAR_COST + group.len());
+            for slot in group {
+                self.join(&mut scan, slot);
+            }
+            let Scanned { result, members } = scan.run(source);
+            let slice = result?;
+            match slice.gave_up {
+                Some(main) => self.lanes.heavy = self.lanes.heavy.max(main),
+                None => self.serve(&slice, &members),
+            }
         }
-        Ok(())
+        let near = !self.budget.is_short() && self.unsynced.range((self.near(), 0)..).next().is_some();
+        Ok(near || self.lanes.serving.is_some())
+    }
+
+    /// The lowest next revision of the near lane.
+    fn near(&self) -> i64 {
+        (self.revision - self.config.near_revisions).max(self.lanes.heavy) + 1
+    }
+
+    fn join(&self, scan: &mut Scan, slot: u32) {
+        let watcher = self.watcher(slot);
+        let State::Unsynced { ticket } = watcher.state else { unreachable!("only unsynced watchers have a turn") };
+        scan.add(slot, ticket, watcher.next, watcher.audience());
+    }
+
+    /// Gives members their share of a slice, and moves them to where that leaves them.
+    fn serve(&mut self, slice: &Slice, members: &[Member]) {
+        let mut runs: Vec<(Run, u32)> = Vec::with_capacity(members.len());
+        for member in members {
+            let Some(watcher) = self.watchers.get(member.slot as usize).and_then(Option::as_ref) else { continue };
+            // Gone, or served by the other lane meanwhile, or beyond the slice.
+            if watcher.state != (State::Unsynced { ticket: member.ticket }) || member.next > slice.through {
+                continue;
+            }
+            runs.push(((watcher.stream, watcher.fragment, member.audience, member.next), member.slot));
+        }
+        runs.sort_unstable();
+        let mut slots = Vec::new();
+        for run in runs.chunk_by(|a, b| a.0 == b.0) {
+            slots.clear();
+            slots.extend(run.iter().map(|(_, slot)| *slot));
+            self.serve_run(slice, run[0].0, &slots);
+        }
+    }
+
+    fn serve_run(&mut self, slice: &Slice, run: Run, slots: &[u32]) {
+        let (stream, _, audience, next) = run;
+        let responses = match &slice.shares[audience as usize] {
+            Share::Responses(responses) => responses,
+            Share::Later => return,
+            Share::TooLarge(bytes) => return self.too_large(stream, *bytes),
+        };
+        for slot in slots {
+            self.leave_unsynced(*slot);
+        }
+        for response in responses {
+            let Some((bytes, events, first)) = response.from(next) else { continue };
+            if !self.send(slots, slice.current, &Encoded { bytes, events }) {
+                for slot in slots {
+                    self.watcher_mut(*slot).next = first;
+                    self.make_victim(*slot);
+                }
+                return;
+            }
+        }
+        for slot in slots {
+            self.watcher_mut(*slot).next = slice.through + 1;
+            self.place(*slot);
+        }
     }
 }

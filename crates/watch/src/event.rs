@@ -1,10 +1,13 @@
 //! Events as the hub takes them, the store as the hub reads it, and the wire form both end in.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use dolmen_types::Revision;
 
+use crate::budget::Budget;
 use crate::head::{bytes_field_len, put_bytes, put_varint, varint_len};
 
 /// One change of one key.
@@ -55,14 +58,13 @@ pub trait History {
     /// The lowest revision that may still be asked for; 0 or below when nothing was compacted.
     fn compact_revision(&self) -> i64;
 
-    /// Events from main revision `from` on, in revision order, whole revisions only. Stops at the first revision
-    /// boundary at or after `max_bytes` of keys and payloads, so it holds at least one revision unless there is none left
-    /// up to [`History::current`]. `from` is never below the compact revision; the event *at* the compact revision is
-    /// part of the history, also when it is a tombstone.
+    /// Shows the events of main revisions `from..=to` in order, until `visit` breaks. `from` is never below the compact
+    /// revision; the event *at* the compact revision is part of the history, also when it is a tombstone. Nothing is
+    /// gathered: a revision may be larger than memory allows.
     ///
     /// # Errors
     /// See [`HistoryError`].
-    fn history(&self, from: i64, max_bytes: usize) -> Result<Vec<Event>, HistoryError>;
+    fn scan(&self, from: i64, to: i64, visit: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<(), HistoryError>;
 
     /// The encoded `mvccpb.KeyValue` the key had at main revision `mod_revision - 1`; `None` when it had none, or when
     /// that revision is compacted.
@@ -72,11 +74,14 @@ pub trait History {
     fn previous(&self, key: &Bytes, mod_revision: i64) -> Result<Option<Bytes>, HistoryError>;
 }
 
+/// What reading a previous value costs a budget besides its bytes: it may be a page that is not in memory.
+pub(crate) const PREVIOUS_COST: usize = 4096;
+
 /// Field number of `WatchResponse.events`.
 const EVENTS: u8 = 11;
 
-/// Encodes one element of `WatchResponse.events`, tag and length included.
-fn encode(event: &Event, previous: Option<&[u8]>) -> Bytes {
+/// Appends one element of `WatchResponse.events`, tag and length included.
+pub(crate) fn encode(out: &mut Vec<u8>, event: &Event, previous: Option<&[u8]>) {
     let delete_kv;
     let kv: &[u8] = if event.tombstone {
         let mut kv = Vec::with_capacity(event.key.len() + 16);
@@ -92,106 +97,136 @@ fn encode(event: &Event, previous: Option<&[u8]>) -> Bytes {
     };
     let type_len = if event.tombstone { 2 } else { 0 };
     let body = type_len + bytes_field_len(kv.len()) + previous.map_or(0, |kv| bytes_field_len(kv.len()));
-    let mut out = Vec::with_capacity(1 + varint_len(body as u64) + body);
+    out.reserve(1 + varint_len(body as u64) + body);
     out.push(EVENTS << 3 | 2);
-    put_varint(&mut out, body as u64);
+    put_varint(out, body as u64);
     if event.tombstone {
         out.extend_from_slice(&[1 << 3, 1]);
     }
-    put_bytes(&mut out, 2, kv);
+    put_bytes(out, 2, kv);
     if let Some(previous) = previous {
-        put_bytes(&mut out, 3, previous);
+        put_bytes(out, 3, previous);
     }
-    out.into()
 }
 
-/// Some of a batch's events, encoded one after the other: what all watchers share that get exactly these.
-#[derive(Clone)]
+/// Where each element of encoded events ends, and how many there are up to there.
+pub(crate) fn ends(events: &[u8]) -> impl Iterator<Item = usize> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let rest = events.get(at + 1..).filter(|rest| !rest.is_empty())?;
+        let (mut len, mut shift, mut prefix) = (0, 0, 1);
+        for byte in rest {
+            prefix += 1;
+            len |= usize::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        at += prefix + len;
+        Some(at)
+    })
+}
+
+/// Some events encoded one after the other: what all watchers share that get exactly these.
+#[derive(Clone, Debug)]
 pub(crate) struct Encoded {
     pub bytes: Bytes,
-    /// Where each event ends in `bytes`.
-    pub ends: std::sync::Arc<[usize]>,
+    pub events: u32,
 }
 
-/// A run of events and the wire forms made of it so far. Each event is encoded at most once without and once with its
+/// The wire forms made so far of one revision's events. Each event is encoded at most once without and once with its
 /// previous key-value, each set of events joined at most once, however many watchers get it.
-pub(crate) struct Batch<'a> {
-    events: &'a [Event],
-    source: &'a dyn History,
+#[derive(Default)]
+pub(crate) struct Batch {
     plain: Vec<Option<Bytes>>,
     with_previous: Vec<Option<Bytes>>,
-    /// Sets of event positions, each with and without previous key-values.
-    sets: BTreeMap<(bool, Vec<u32>), Encoded>,
-    /// Bytes encoded or joined so far: the work done, for budgets.
+    /// What was made.
+    encoded: Vec<Encoded>,
+    /// Of which sets of event positions, with and without previous key-values.
+    sets: BTreeMap<(bool, Vec<u32>), u32>,
+    /// Bytes encoded, joined or read so far: the work done, for budgets.
     pub spent: usize,
 }
 
-impl<'a> Batch<'a> {
-    pub(crate) fn new(events: &'a [Event], source: &'a dyn History) -> Self {
-        Self {
-            events,
-            source,
-            plain: vec![None; events.len()],
-            with_previous: Vec::new(),
-            sets: BTreeMap::new(),
-            spent: 0,
-        }
-    }
-
-    /// The main revision of the event at `position`.
-    pub(crate) fn revision_of(&self, position: u32) -> i64 {
-        self.events[position as usize].rev.main
-    }
-
-    /// The wire form of the events at `positions` (ascending, not empty).
+impl Batch {
+    /// Makes the wire form of those of the `events` that stand at `positions` (ascending, not empty), unless it was made
+    /// before. What is returned stands for it in [`Batch::get`].
     ///
     /// # Errors
     /// A previous key-value that cannot be read: better none of the events than one that looks like a creation.
-    pub(crate) fn encoded(&mut self, positions: &[u32], previous: bool) -> Result<Encoded, HistoryError> {
+    pub(crate) fn make(
+        &mut self,
+        events: &[Event],
+        positions: &[u32],
+        previous: bool,
+        source: &dyn History,
+        budget: &Arc<Budget>,
+    ) -> Result<u32, HistoryError> {
         // Only creations: the previous key-values are absent, and the other form can be shared.
-        let previous = previous && positions.iter().any(|at| !self.events[*at as usize].is_create());
+        let previous = previous && positions.iter().any(|at| !events[*at as usize].is_create());
         let key = (previous, positions.to_vec());
-        if let Some(encoded) = self.sets.get(&key) {
-            return Ok(encoded.clone());
+        if let Some(made) = self.sets.get(&key) {
+            return Ok(*made);
         }
-        let encoded = if let [only] = positions {
-            let bytes = self.event(*only as usize, previous)?;
-            Encoded { ends: [bytes.len()].into(), bytes }
-        } else {
-            let parts: Vec<Bytes> =
-                positions.iter().map(|at| self.event(*at as usize, previous)).collect::<Result<_, _>>()?;
-            let mut joined = Vec::with_capacity(parts.iter().map(Bytes::len).sum());
-            let mut ends = Vec::with_capacity(parts.len());
-            for part in &parts {
-                joined.extend_from_slice(part);
-                ends.push(joined.len());
+        let mut joined = Vec::new();
+        match positions {
+            [only] => self.encode(&mut joined, &events[*only as usize], previous, source)?,
+            _ => {
+                for at in positions {
+                    joined.extend_from_slice(&self.part(events, *at as usize, previous, source)?);
+                }
+                self.spent += joined.len();
             }
-            self.spent += joined.len();
-            Encoded { bytes: joined.into(), ends: ends.into() }
-        };
-        self.sets.insert(key, encoded.clone());
-        Ok(encoded)
+        }
+        let made = self.encoded.len() as u32;
+        self.encoded.push(Encoded { bytes: budget.keep(joined), events: positions.len() as u32 });
+        self.sets.insert(key, made);
+        Ok(made)
     }
 
-    fn event(&mut self, at: usize, previous: bool) -> Result<Bytes, HistoryError> {
-        let event = &self.events[at];
-        let previous = previous && !event.is_create();
-        if previous && self.with_previous.is_empty() {
-            self.with_previous = vec![None; self.events.len()];
-        }
-        let slot = if previous { &mut self.with_previous[at] } else { &mut self.plain[at] };
-        if let Some(bytes) = slot {
+    pub(crate) fn get(&self, made: u32) -> &Encoded {
+        &self.encoded[made as usize]
+    }
+
+    /// An event on its own, for the sets that it is joined into.
+    fn part(
+        &mut self,
+        events: &[Event],
+        at: usize,
+        previous: bool,
+        source: &dyn History,
+    ) -> Result<Bytes, HistoryError> {
+        let previous = previous && !events[at].is_create();
+        let known = if previous { &mut self.with_previous } else { &mut self.plain };
+        known.resize(events.len(), None);
+        if let Some(bytes) = &known[at] {
             return Ok(bytes.clone());
         }
-        let bytes = if previous {
-            let before = self.source.previous(&event.key, event.rev.main)?;
-            encode(event, before.as_deref())
-        } else {
-            encode(event, None)
-        };
-        self.spent += bytes.len();
-        *slot = Some(bytes.clone());
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes, &events[at], previous, source)?;
+        let bytes = Bytes::from(bytes);
+        let known = if previous { &mut self.with_previous } else { &mut self.plain };
+        known[at] = Some(bytes.clone());
         Ok(bytes)
+    }
+
+    fn encode(
+        &mut self,
+        out: &mut Vec<u8>,
+        event: &Event,
+        previous: bool,
+        source: &dyn History,
+    ) -> Result<(), HistoryError> {
+        let before = if previous && !event.is_create() {
+            self.spent += PREVIOUS_COST;
+            source.previous(&event.key, event.rev.main)?
+        } else {
+            None
+        };
+        encode(out, event, before.as_deref());
+        self.spent += out.len();
+        Ok(())
     }
 }
 
@@ -227,7 +262,12 @@ mod tests {
                 ..Default::default()
             };
             let previous = previous.map(KeyValue::encode_to_vec);
-            assert_eq!(encode(event, previous.as_deref()), expected.encode_to_vec());
+            let mut encoded = Vec::new();
+            encode(&mut encoded, event, previous.as_deref());
+            assert_eq!(encoded, expected.encode_to_vec());
+            encode(&mut encoded, event, None);
+            let ends: Vec<usize> = ends(&encoded).collect();
+            assert_eq!((ends.len(), ends[0], ends[1]), (2, expected.encoded_len(), encoded.len()));
         }
     }
 }

@@ -1,6 +1,7 @@
-//! The hub: requests, live events, progress. Catching up is in `catch_up`.
+//! The hub: requests, and the states of watchers. Live events are in `live`, catching up is in `catch_up`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::btree_map::IntoIter;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -9,10 +10,14 @@ use bytes::Bytes;
 use dolmen_env::Mono;
 use dolmen_types::KeyRange;
 
-use crate::event::{Batch, Encoded, Event, History, HistoryError};
+use crate::budget::Budget;
+use crate::catch_up::Lanes;
+use crate::event::{Encoded, History, HistoryError, ends};
 use crate::head::{HeadFields, put_bytes};
 use crate::index::{Index, Place};
-use crate::outbox::{CloseReason, Frame, Outbox, Pushed};
+use crate::live::Live;
+use crate::outbox::{Attached, CloseReason, Cut, Frame, Outbox, Pushed, Shared};
+use crate::scan::{Audience, MAX_RESPONSE};
 
 /// Names a stream; unique over the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,11 +41,23 @@ pub struct Config {
     pub max_request_bytes: usize,
     /// Time between two progress responses of a watcher that asked for them, jitter included.
     pub progress_interval: Duration,
+    /// A watcher that is fewer revisions behind is served on the caller's thread, one that is further by [`Hub::next_scan`]:
+    /// what was written lately is in memory.
+    pub near_revisions: i64,
+    /// What the responses that wait in all outboxes, or are being sent, may take of memory.
+    pub queue_bytes: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { cluster_id: 0, member_id: 0, max_request_bytes: 1_572_864, progress_interval: Duration::from_secs(600) }
+        Self {
+            cluster_id: 0,
+            member_id: 0,
+            max_request_bytes: 1_572_864,
+            progress_interval: Duration::from_secs(600),
+            near_revisions: 256,
+            queue_bytes: 128 << 20,
+        }
     }
 }
 
@@ -99,13 +116,15 @@ pub(crate) enum State {
     Unsynced { ticket: u64 },
     /// In its stream's `victims`.
     Victim,
+    /// In `held`: it waits for a revision that readers do not see yet.
+    Held,
     /// Cancelled by compaction. Only its id lives on.
     Compacted,
 }
 
 pub(crate) struct Watcher {
-    pub stream: StreamId,
-    pub outbox: Arc<Outbox>,
+    /// Position in `streams`.
+    pub stream: u32,
     pub id: i64,
     pub range: KeyRange,
     start_revision: i64,
@@ -123,51 +142,76 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    pub(crate) fn wants(&self, event: &Event) -> bool {
-        event.rev.main >= self.next && !(if event.tombstone { self.no_delete } else { self.no_put })
+    pub(crate) fn audience(&self) -> Audience {
+        Audience { range: self.range.clone(), no_put: self.no_put, no_delete: self.no_delete, prev_kv: self.prev_kv }
+    }
+
+    fn is_synced(&self) -> bool {
+        matches!(self.state, State::Synced(_))
     }
 }
 
 struct Stream {
+    id: StreamId,
     outbox: Arc<Outbox>,
     /// By watch id.
     watchers: BTreeMap<i64, u32>,
     next_id: i64,
     victims: BTreeSet<u32>,
+    /// Watchers that are not synced.
+    behind: usize,
+    /// Watchers whose start was not notified yet, by start revision: those that hold progress back. Some of them may have
+    /// been since.
+    early: BTreeSet<(i64, u32)>,
     progress_at: Mono,
     /// Watchers that asked for progress responses.
     progress_watchers: usize,
 }
 
+/// Watchers that one call of [`Hub::work`] touches, about, or events that it looks at. One takes a microsecond at most, so
+/// that what waits for the node's thread waits a few milliseconds.
+const TURN: usize = 4096;
+
 /// All watchers of a member. See the crate's page.
+///
+/// What may concern many watchers is only noted by the call that asks for it; [`Hub::work`] does it, a bounded part a call.
 pub struct Hub {
-    config: Config,
+    pub(crate) config: Config,
     raft_term: u64,
     now: Mono,
-    /// The highest main revision seen in any call: what replies name.
-    revision: i64,
+    /// The highest main revision that readers are known to see: what replies name.
+    pub(crate) revision: i64,
     /// The highest main revision whose events were handed to the synced watchers: what progress may name.
-    notified: i64,
-    streams: BTreeMap<StreamId, Stream>,
+    pub(crate) notified: i64,
+    ids: BTreeMap<StreamId, u32>,
+    /// By position; a stream that is closed keeps its place until its watchers are gone.
+    streams: Vec<Option<Stream>>,
+    free_streams: Vec<u32>,
     pub(crate) watchers: Vec<Option<Watcher>>,
     free: Vec<u32>,
-    index: Index,
+    pub(crate) index: Index,
     /// Unsynced watchers by next revision: who can share a slice of history.
     pub(crate) unsynced: BTreeSet<(i64, u32)>,
     /// Unsynced watchers in the order they are served.
     pub(crate) turns: BTreeMap<u64, u32>,
     next_ticket: u64,
-    /// Streams with victims.
-    starved: BTreeSet<StreamId>,
+    pub(crate) held: BTreeSet<u32>,
+    pub(crate) live: Live,
+    pub(crate) lanes: Lanes,
+    /// Watchers of closed streams, each with the stream's position.
+    closing: VecDeque<(u32, IntoIter<i64, u32>)>,
+    /// Streams whose victims may go on.
+    roomy: VecDeque<StreamId>,
     /// Streams with watchers that asked for progress, by when it is due.
     progress: BTreeSet<(Mono, StreamId)>,
+    /// Streams whose watchers are being told of progress, each with the lowest watch id that has not been.
+    telling: VecDeque<(StreamId, i64)>,
+    pub(crate) budget: Arc<Budget>,
     wakeups: Vec<(u16, u64)>,
-    live: u64,
-    slow: u64,
+    alive: u64,
+    pub(crate) slow: u64,
     events_total: u64,
     pending_events: Arc<AtomicI64>,
-    /// Kept between calls for its memory.
-    matches: Vec<(u32, u32)>,
 }
 
 impl Hub {
@@ -179,21 +223,28 @@ impl Hub {
             now: Mono::default(),
             revision,
             notified: revision,
-            streams: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            streams: Vec::new(),
+            free_streams: Vec::new(),
             watchers: Vec::new(),
             free: Vec::new(),
             index: Index::default(),
             unsynced: BTreeSet::new(),
             turns: BTreeMap::new(),
             next_ticket: 0,
-            starved: BTreeSet::new(),
+            held: BTreeSet::new(),
+            live: Live::default(),
+            lanes: Lanes::default(),
+            closing: VecDeque::new(),
+            roomy: VecDeque::new(),
             progress: BTreeSet::new(),
+            telling: VecDeque::new(),
+            budget: Budget::new(config.queue_bytes),
             wakeups: Vec::new(),
-            live: 0,
+            alive: 0,
             slow: 0,
             events_total: 0,
             pending_events: Arc::default(),
-            matches: Vec::new(),
         }
     }
 
@@ -207,19 +258,24 @@ impl Hub {
     /// Adds a stream without watchers. A stream that is open already is closed first.
     pub fn open(&mut self, stream: StreamId, outbox: Arc<Outbox>) {
         self.close(stream);
-        outbox.attach(self.pending_events.clone());
-        let progress_at = self.after_interval();
-        self.streams.insert(
-            stream,
-            Stream {
-                outbox,
-                watchers: BTreeMap::new(),
-                next_id: 0,
-                victims: BTreeSet::new(),
-                progress_at,
-                progress_watchers: 0,
-            },
-        );
+        outbox.attach(Attached { budget: self.budget.clone(), events: self.pending_events.clone() });
+        let new = Stream {
+            id: stream,
+            outbox,
+            watchers: BTreeMap::new(),
+            next_id: 0,
+            victims: BTreeSet::new(),
+            behind: 0,
+            early: BTreeSet::new(),
+            progress_at: self.after_interval(),
+            progress_watchers: 0,
+        };
+        let at = self.free_streams.pop().unwrap_or_else(|| {
+            self.streams.push(None);
+            self.streams.len() as u32 - 1
+        });
+        self.streams[at as usize] = Some(new);
+        self.ids.insert(stream, at);
     }
 
     /// Adds a watcher and replies: created, or created and cancelled with a reason. `current_revision`: what readers
@@ -228,7 +284,7 @@ impl Hub {
     /// Refused are, in this order: a negative start revision, an empty range, an id in use on this stream.
     pub fn create(&mut self, stream: StreamId, request: CreateRequest, current_revision: i64, compact_revision: i64) {
         self.see(current_revision);
-        let Some(state) = self.streams.get_mut(&stream) else { return };
+        let Some(&at) = self.ids.get(&stream) else { return };
         if request.start_revision < 0 {
             return self.refuse(stream, COMPACTED);
         }
@@ -236,6 +292,7 @@ impl Hub {
         if matches!(&range, KeyRange::Range(start, end) if start >= end) {
             return self.refuse(stream, EMPTY_RANGE);
         }
+        let state = self.stream_mut(at);
         let id = if request.watch_id == 0 {
             while state.watchers.contains_key(&state.next_id) {
                 state.next_id += 1;
@@ -249,8 +306,7 @@ impl Hub {
         };
         let behind = request.start_revision != 0 && request.start_revision <= current_revision;
         let watcher = Watcher {
-            stream,
-            outbox: state.outbox.clone(),
+            stream: at,
             id,
             range,
             start_revision: request.start_revision,
@@ -265,143 +321,137 @@ impl Hub {
         };
         if request.progress_notify {
             state.progress_watchers += 1;
-            self.progress.insert((state.progress_at, stream));
+            let due = (state.progress_at, stream);
+            self.progress.insert(due);
         }
         let slot = self.allocate(watcher);
-        if let Some(state) = self.streams.get_mut(&stream) {
-            state.watchers.insert(id, slot);
+        let notified = self.notified;
+        let state = self.stream_mut(at);
+        state.watchers.insert(id, slot);
+        state.behind += 1;
+        if request.start_revision > notified {
+            state.early.insert((request.start_revision, slot));
         }
-        self.live += 1;
+        self.alive += 1;
         let head = HeadFields { revision: self.revision, watch_id: id, created: true, ..self.head() };
-        self.reply(slot, head);
-        if !behind {
-            self.make_synced(slot);
-        } else if request.start_revision < compact_revision {
+        self.reply(at, head, Bytes::new());
+        if behind && request.start_revision < compact_revision {
             self.cancel_compacted(slot, compact_revision);
         } else {
-            self.make_unsynced(slot);
+            self.place(slot);
         }
+        self.answered(stream);
     }
 
     /// Refuses a create request, with a reason as the client is to read it: created and cancelled, watch id -1.
     pub fn refuse(&mut self, stream: StreamId, reason: &str) {
-        let Some(state) = self.streams.get(&stream) else { return };
+        let Some(&at) = self.ids.get(&stream) else { return };
         let mut tail = Vec::with_capacity(reason.len() + 4);
         put_bytes(&mut tail, 6, reason.as_bytes());
         let head =
             HeadFields { revision: self.revision, watch_id: NO_WATCHER, created: true, canceled: true, ..self.head() };
-        if state.outbox.push_reply(Frame { head: head.encode(), tail: tail.into(), events: 0 }) {
-            self.wakeups.push(state.outbox.address());
-        }
+        self.reply(at, head, tail.into());
+        self.answered(stream);
     }
 
     /// Removes a watcher and replies. An unknown id is ignored.
     pub fn cancel(&mut self, stream: StreamId, watch_id: i64) {
-        let Some(slot) = self.streams.get_mut(&stream).and_then(|state| state.watchers.remove(&watch_id)) else {
-            return;
-        };
-        let head = HeadFields { revision: self.revision, watch_id, canceled: true, ..self.head() };
-        self.reply(slot, head);
-        let watcher = self.forget(slot);
-        if watcher.progress_notify
-            && let Some(state) = self.streams.get_mut(&stream)
-        {
-            state.progress_watchers -= 1;
-            if state.progress_watchers == 0 {
-                self.progress.remove(&(state.progress_at, stream));
+        let Some(&at) = self.ids.get(&stream) else { return };
+        if let Some(slot) = self.stream_mut(at).watchers.remove(&watch_id) {
+            let head = HeadFields { revision: self.revision, watch_id, canceled: true, ..self.head() };
+            self.reply(at, head, Bytes::new());
+            let watcher = self.forget(slot);
+            if watcher.progress_notify {
+                let state = self.stream_mut(at);
+                state.progress_watchers -= 1;
+                if state.progress_watchers == 0 {
+                    let due = (state.progress_at, stream);
+                    self.progress.remove(&due);
+                }
             }
         }
+        self.answered(stream);
     }
 
     /// Answers a progress request if every watcher of the stream is synced and wants the current revision; otherwise,
     /// without watchers, or into a full outbox, says nothing: clients ask again.
     pub fn progress(&mut self, stream: StreamId) {
-        let Some(state) = self.streams.get(&stream) else { return };
-        if state.watchers.is_empty() || !state.watchers.values().all(|slot| self.has_progress(*slot)) {
-            return;
+        let Some(&at) = self.ids.get(&stream) else { return };
+        let notified = self.notified;
+        let state = self.stream_mut(at);
+        while state.early.first().is_some_and(|(start, _)| *start <= notified) {
+            state.early.pop_first();
         }
-        let head = HeadFields { revision: self.notified, watch_id: NO_WATCHER, ..self.head() };
-        let frame = Frame { head: head.encode(), tail: Bytes::new(), events: 0 };
-        if state.outbox.push_optional(frame) {
-            self.wakeups.push(state.outbox.address());
+        if !state.watchers.is_empty() && state.behind == 0 && state.early.is_empty() {
+            self.tell_progress(at, vec![NO_WATCHER]);
         }
+        self.answered(stream);
     }
 
-    /// Removes a stream and its watchers. Unknown ones are ignored.
+    /// The reader of the stream has made room in its outbox: those whose events it had refused go on.
+    pub fn room(&mut self, stream: StreamId) {
+        self.roomy.push_back(stream);
+    }
+
+    /// Removes a stream, and in time its watchers. Unknown ones are ignored.
     pub fn close(&mut self, stream: StreamId) {
         self.close_because(stream, CloseReason::Finished);
     }
 
     /// Closes a stream and tells its reader why.
     pub fn close_because(&mut self, stream: StreamId, reason: CloseReason) {
-        let Some(state) = self.streams.remove(&stream) else { return };
-        self.progress.remove(&(state.progress_at, stream));
-        self.starved.remove(&stream);
-        for slot in state.watchers.into_values() {
-            self.forget(slot);
-        }
-        if state.outbox.close(reason) {
-            self.wakeups.push(state.outbox.address());
-        }
+        let Some(at) = self.ids.remove(&stream) else { return };
+        let state = self.stream_mut(at);
+        let watchers = std::mem::take(&mut state.watchers);
+        let due = (state.progress_at, stream);
+        let wake = state.outbox.close(reason).then(|| state.outbox.address());
+        self.progress.remove(&due);
+        self.wakeups.extend(wake);
+        self.closing.push_back((at, watchers.into_iter()));
     }
 
     /// Closes all streams.
     pub fn close_all(&mut self, reason: CloseReason) {
-        while let Some((stream, _)) = self.streams.first_key_value() {
+        while let Some((stream, _)) = self.ids.first_key_value() {
             self.close_because(*stream, reason);
         }
     }
 
     // ---- what the store did ----
 
-    /// Hands committed events, in revision order, to the synced watchers. Readers of `source` must see them already.
-    /// All events of a revision come in one call.
-    ///
-    /// # Errors
-    /// A previous value that a watcher wants cannot be read. The member is ill: some watchers have had these events and
-    /// some have not.
-    pub fn notify(&mut self, events: &[Event], source: &dyn History) -> Result<(), HistoryError> {
-        for revision in events.chunk_by(|a, b| a.rev.main == b.rev.main) {
-            let main = revision[0].rev.main;
-            debug_assert!(main > self.notified, "revision {main} was notified before");
-            self.notify_revision(main, revision, source)?;
-            self.notified = self.notified.max(main);
-            self.see(main);
-        }
-        Ok(())
-    }
-
-    /// A snapshot replaced the store, which now stands at `current_revision`: synced watchers catch up from what they
-    /// have seen. None goes back: those that want only later revisions stay as they are.
-    pub fn on_restore(&mut self, current_revision: i64) {
-        let notified = self.notified;
-        self.see(current_revision);
-        self.notified = notified.max(current_revision);
-        for slot in 0..self.watchers.len() {
-            let Some(watcher) = &mut self.watchers[slot] else { continue };
-            if let State::Synced(_) = watcher.state {
-                watcher.next = watcher.next.max(notified + 1);
-                if watcher.next <= current_revision {
-                    self.leave_index(slot as u32);
-                    self.make_unsynced(slot as u32);
-                }
-            }
-        }
-    }
-
-    /// Time passes: sends due progress responses, and makes victims whose outboxes have room again unsynced. Cheap when
-    /// nothing is due; to be called every 10 ms or so.
+    /// Time passes: progress responses may be due. Nothing else waits for this call, so it may come as seldom as that
+    /// interval is exact.
     pub fn tick(&mut self, now: Mono) {
         self.now = self.now.max(now);
-        self.retry_victims();
         while let Some(&(at, stream)) = self.progress.first().filter(|(at, _)| *at <= self.now) {
             self.progress.remove(&(at, stream));
             let again = self.after_interval();
-            let Some(state) = self.streams.get_mut(&stream) else { continue };
-            state.progress_at = again;
+            let Some(&at) = self.ids.get(&stream) else { continue };
+            self.stream_mut(at).progress_at = again;
             self.progress.insert((again, stream));
-            self.tick_stream(stream);
+            self.telling.push_back((stream, i64::MIN));
         }
+    }
+
+    /// Does a bounded part of what there is to do: about [`TURN`] watchers and a few MiB. `true`: there is more, call again
+    /// soon. What is to be read at length comes out of [`Hub::next_scan`] instead.
+    ///
+    /// # Errors
+    /// What `source` fails with. The member is ill: some watchers have had these events and some have not.
+    pub fn work(&mut self, source: &dyn History) -> Result<bool, HistoryError> {
+        self.see(source.current());
+        let mut left = TURN;
+        self.work_live(source, &mut left)?;
+        while left > 0 && self.close_some(&mut left) {}
+        while left > 0 && self.resume_some(&mut left) {}
+        while left > 0 && self.tell_some(&mut left) {}
+        let behind = self.work_lanes(source, &mut left)?;
+        let idle = self.live.is_empty()
+            && self.closing.is_empty()
+            && self.roomy.is_empty()
+            && self.telling.is_empty()
+            && !behind;
+        Ok(!idle)
     }
 
     /// Whose outboxes became non-empty or were closed since the last call, in the order it happened: runtime and slot.
@@ -409,16 +459,11 @@ impl Hub {
         std::mem::take(&mut self.wakeups)
     }
 
-    /// Whether [`Hub::catch_up`] has work.
-    pub fn has_unsynced(&self) -> bool {
-        !self.unsynced.is_empty()
-    }
-
     /// The metrics' counters.
     pub fn stats(&self) -> Stats {
         Stats {
-            streams: self.streams.len() as u64,
-            watchers: self.live,
+            streams: self.ids.len() as u64,
+            watchers: self.alive,
             slow_watchers: self.slow,
             pending_events: self.pending_events.load(Ordering::Relaxed).max(0) as u64,
             events_total: self.events_total,
@@ -427,120 +472,123 @@ impl Hub {
 
     // ---- inside ----
 
-    fn notify_revision(&mut self, main: i64, events: &[Event], source: &dyn History) -> Result<(), HistoryError> {
-        let mut matches = std::mem::take(&mut self.matches);
-        matches.clear();
-        for (at, event) in events.iter().enumerate() {
-            self.index.stab(&event.key, |set| matches.extend(set.iter().map(|slot| (*slot, at as u32))));
-        }
-        if events.len() > 1 {
-            matches.sort_unstable();
-        }
-        let mut batch = Batch::new(events, source);
-        let mut positions = Vec::new();
-        let mut last: Option<(Vec<u32>, bool, Encoded)> = None;
-        for run in matches.chunk_by(|a, b| a.0 == b.0) {
-            let slot = run[0].0;
-            let watcher = self.watcher(slot);
-            positions.clear();
-            positions.extend(run.iter().map(|(_, at)| *at).filter(|at| watcher.wants(&events[*at as usize])));
-            if positions.is_empty() {
-                continue;
-            }
-            // Neighbours usually want the same: the last answer saves the look-up.
-            let encoded = match &last {
-                Some((set, prev_kv, encoded)) if *set == positions && *prev_kv == watcher.prev_kv => encoded,
-                _ => {
-                    let encoded = batch.encoded(&positions, watcher.prev_kv)?;
-                    &last.insert((positions.clone(), watcher.prev_kv, encoded)).2
-                }
-            };
-            if self.send(slot, main, encoded) {
-                self.watcher_mut(slot).next = main + 1;
-            } else {
-                self.watcher_mut(slot).next = main;
-                self.leave_index(slot);
-                self.make_victim(slot);
-            }
-        }
-        self.matches = matches;
-        Ok(())
-    }
-
-    /// Puts one response with events into the watcher's outbox, in fragments if it has to be. `false`: full.
-    pub(crate) fn send(&mut self, slot: u32, revision: i64, encoded: &Encoded) -> bool {
-        let head = self.head();
-        let watcher = self.watchers[slot as usize].as_mut().expect("only watchers that exist are sent to");
-        let head = HeadFields { revision, watch_id: watcher.id, ..head };
+    /// Puts one response with events into the outbox that the watchers share, once for all of them and in fragments if it
+    /// has to be. `false`: full.
+    pub(crate) fn send(&mut self, slots: &[u32], revision: i64, encoded: &Encoded) -> bool {
+        let first = self.watcher(slots[0]);
+        let (stream, fragment) = (first.stream, first.fragment);
+        let head = HeadFields { revision, ..self.head() };
         let limit = self.config.max_request_bytes.saturating_add(FRAGMENT_SLACK);
-        let whole = head.encode();
-        let count = encoded.ends.len();
-        let pushed = if watcher.fragment && count > 1 && whole.len() + encoded.bytes.len() >= limit {
-            watcher.outbox.push(fragments(head, encoded, limit).into_iter())
-        } else {
-            let frame = Frame { head: whole, tail: encoded.bytes.clone(), events: count as u32 };
-            watcher.outbox.push(std::iter::once(frame))
-        };
-        let Pushed::Taken { wake } = pushed else { return false };
-        watcher.quiet = false;
-        if wake {
-            self.wakeups.push(watcher.outbox.address());
+        let mut ids = Vec::with_capacity(slots.len());
+        for slot in slots {
+            let watcher = self.watcher_mut(*slot);
+            debug_assert!((watcher.stream, watcher.fragment) == (stream, fragment), "these watchers share responses");
+            watcher.quiet = false;
+            ids.push(watcher.id);
         }
-        self.events_total += count as u64;
+        let cuts = if fragment && encoded.events > 1 { cuts(head, encoded, limit) } else { Vec::new() };
+        if cuts.is_empty() && encoded.bytes.len() > MAX_RESPONSE {
+            self.too_large(stream, encoded.bytes.len());
+            return true;
+        }
+        let events = u64::from(encoded.events) * ids.len() as u64;
+        let shared = Shared { head, tail: encoded.bytes.clone(), events: encoded.events, cuts, ids };
+        let outbox = &self.stream(stream).outbox;
+        let Pushed::Taken { wake } = outbox.push(shared) else { return false };
+        let address = outbox.address();
+        if wake {
+            self.wakeups.push(address);
+        }
+        self.events_total += events;
         true
     }
 
-    /// Cancels a watcher whose next revision is gone. Its id stays taken.
-    pub(crate) fn cancel_compacted(&mut self, slot: u32, compact_revision: i64) {
-        let watch_id = self.watcher(slot).id;
-        let head = HeadFields { watch_id, canceled: true, compact_revision, ..self.head() };
-        self.reply(slot, head);
-        self.watcher_mut(slot).state = State::Compacted;
-        self.live -= 1;
+    /// Ends a stream that would have to carry a message no client takes.
+    pub(crate) fn too_large(&mut self, stream: u32, bytes: usize) {
+        let id = self.stream(stream).id;
+        if self.ids.get(&id) == Some(&stream) {
+            self.close_because(id, CloseReason::TooLarge { bytes });
+        }
     }
 
-    fn tick_stream(&mut self, stream: StreamId) {
-        let Some(state) = self.streams.get(&stream) else { return };
-        let outbox = state.outbox.clone();
-        let slots: Vec<u32> = state.watchers.values().copied().collect();
-        for slot in slots {
-            let due = self.has_progress(slot);
-            let head = HeadFields { revision: self.notified, ..self.head() };
+    /// Cancels a watcher whose next revision is gone, and which is in no structure. Its id stays taken.
+    pub(crate) fn cancel_compacted(&mut self, slot: u32, compact_revision: i64) {
+        let watcher = self.watcher_mut(slot);
+        watcher.state = State::Compacted;
+        let (stream, watch_id) = (watcher.stream, watcher.id);
+        let head = HeadFields { watch_id, canceled: true, compact_revision, ..self.head() };
+        self.reply(stream, head, Bytes::new());
+        self.alive -= 1;
+    }
+
+    /// Forgets some watchers of closed streams. `false`: there are none.
+    fn close_some(&mut self, left: &mut usize) -> bool {
+        let Some((at, mut watchers)) = self.closing.pop_front() else { return false };
+        for (_, slot) in watchers.by_ref().take(*left) {
+            *left -= 1;
+            self.forget(slot);
+        }
+        if watchers.len() > 0 {
+            self.closing.push_front((at, watchers));
+        } else {
+            self.streams[at as usize] = None;
+            self.free_streams.push(at);
+        }
+        true
+    }
+
+    /// Lets some victims go on. `false`: there are none that may.
+    fn resume_some(&mut self, left: &mut usize) -> bool {
+        let Some(stream) = self.roomy.pop_front() else { return false };
+        let Some(&at) = self.ids.get(&stream) else { return true };
+        while let Some(slot) = self.stream_mut(at).victims.pop_first() {
+            self.slow -= 1;
+            self.place(slot);
+            *left -= 1;
+            if *left == 0 {
+                self.roomy.push_front(stream);
+                break;
+            }
+        }
+        true
+    }
+
+    /// Tells some watchers of progress that asked to be told. `false`: there are none.
+    fn tell_some(&mut self, left: &mut usize) -> bool {
+        let Some((stream, from)) = self.telling.pop_front() else { return false };
+        let Some(&at) = self.ids.get(&stream) else { return true };
+        let some: Vec<(i64, u32)> =
+            self.stream(at).watchers.range(from..).take(*left).map(|(id, slot)| (*id, *slot)).collect();
+        if let Some((last, _)) = some.last()
+            && some.len() == *left
+            && *last < i64::MAX
+        {
+            self.telling.push_front((stream, last + 1));
+        }
+        *left -= some.len();
+        let notified = self.notified;
+        let mut told = Vec::new();
+        for (id, slot) in some {
             let watcher = self.watcher_mut(slot);
             let quiet = std::mem::replace(&mut watcher.quiet, true);
-            if !(watcher.progress_notify && quiet && due) {
-                continue;
-            }
-            let head = HeadFields { watch_id: watcher.id, ..head };
-            if outbox.push_optional(Frame { head: head.encode(), tail: Bytes::new(), events: 0 }) {
-                self.wakeups.push(outbox.address());
+            // Everything up to the notified revision was sent, and some of it was wanted.
+            let due = watcher.is_synced() && watcher.start_revision <= notified;
+            if watcher.progress_notify && quiet && due {
+                told.push(id);
             }
         }
-    }
-
-    /// Whether everything up to the notified revision was sent, and some of it was wanted.
-    fn has_progress(&self, slot: u32) -> bool {
-        let watcher = self.watcher(slot);
-        matches!(watcher.state, State::Synced(_)) && watcher.start_revision <= self.notified
-    }
-
-    pub(crate) fn retry_victims(&mut self) {
-        if self.starved.is_empty() {
-            return;
+        if !told.is_empty() {
+            self.tell_progress(at, told);
         }
-        let ready: Vec<StreamId> = self
-            .starved
-            .iter()
-            .copied()
-            .filter(|stream| self.streams.get(stream).is_some_and(|state| state.outbox.take_room()))
-            .collect();
-        for stream in ready {
-            self.starved.remove(&stream);
-            let victims = self.streams.get_mut(&stream).map(|state| std::mem::take(&mut state.victims));
-            for slot in victims.unwrap_or_default() {
-                self.slow -= 1;
-                self.make_unsynced(slot);
-            }
+        true
+    }
+
+    fn tell_progress(&mut self, at: u32, ids: Vec<i64>) {
+        let head = HeadFields { revision: self.notified, ..self.head() };
+        let outbox = &self.stream(at).outbox;
+        if outbox.push_optional(Shared { head, tail: Bytes::new(), events: 0, cuts: Vec::new(), ids }) {
+            let address = outbox.address();
+            self.wakeups.push(address);
         }
     }
 
@@ -553,12 +601,30 @@ impl Hub {
         }
     }
 
-    fn reply(&mut self, slot: u32, head: HeadFields) {
-        let outbox = &self.watcher(slot).outbox;
-        if outbox.push_reply(Frame { head: head.encode(), tail: Bytes::new(), events: 0 }) {
+    fn reply(&mut self, stream: u32, head: HeadFields, tail: Bytes) {
+        let outbox = &self.stream(stream).outbox;
+        if outbox.push_reply(Frame { head: head.encode(), tail, events: 0 }) {
             let address = outbox.address();
             self.wakeups.push(address);
         }
+    }
+
+    /// A request of the stream has been dealt with, with or without a reply.
+    fn answered(&mut self, stream: StreamId) {
+        let Some(&at) = self.ids.get(&stream) else { return };
+        let outbox = &self.stream(at).outbox;
+        if outbox.answered() {
+            let address = outbox.address();
+            self.wakeups.push(address);
+        }
+    }
+
+    fn stream(&self, at: u32) -> &Stream {
+        self.streams[at as usize].as_ref().expect("streams outlive their watchers")
+    }
+
+    fn stream_mut(&mut self, at: u32) -> &mut Stream {
+        self.streams[at as usize].as_mut().expect("streams outlive their watchers")
     }
 
     pub(crate) fn see(&mut self, revision: i64) {
@@ -595,28 +661,73 @@ impl Hub {
         match self.watcher(slot).state {
             State::Synced(_) => self.leave_index(slot),
             State::Unsynced { .. } => self.leave_unsynced(slot),
-            State::Victim => self.leave_victims(slot),
-            State::Compacted => self.live += 1,
+            State::Victim => {
+                let stream = self.watcher(slot).stream;
+                self.stream_mut(stream).victims.remove(&slot);
+                self.slow -= 1;
+            }
+            State::Held => {
+                self.held.remove(&slot);
+                self.slow -= 1;
+            }
+            State::Compacted => self.alive += 1,
         }
-        self.live -= 1;
+        self.alive -= 1;
         self.free.push(slot);
-        self.watchers[slot as usize].take().expect("slots in use hold a watcher")
+        let watcher = self.watchers[slot as usize].take().expect("slots in use hold a watcher");
+        let state = self.stream_mut(watcher.stream);
+        state.behind -= 1;
+        state.early.remove(&(watcher.start_revision, slot));
+        watcher
     }
 
-    pub(crate) fn make_synced(&mut self, slot: u32) {
+    /// Puts a watcher that is in no structure where its next revision says: readers see it, so there is something to catch
+    /// up with; it is being notified in parts, of which this watcher may have missed some; or it has yet to come.
+    pub(crate) fn place(&mut self, slot: u32) {
+        let next = self.watcher(slot).next;
+        if next <= self.revision {
+            self.make_unsynced(slot);
+        } else if next <= self.live.in_parts() {
+            self.watcher_mut(slot).state = State::Held;
+            self.held.insert(slot);
+            self.slow += 1;
+        } else {
+            self.make_synced(slot);
+        }
+    }
+
+    /// Whether a synced watcher has still to get the events of a revision.
+    pub(crate) fn awaits(&self, slot: u32, main: i64) -> bool {
+        let watcher = self.watchers.get(slot as usize).and_then(Option::as_ref);
+        watcher.is_some_and(|watcher| watcher.is_synced() && watcher.next <= main)
+    }
+
+    /// A synced watcher is to get `main`, and what follows, from the store.
+    pub(crate) fn fall_behind(&mut self, slot: u32, main: i64) {
+        let watcher = self.watcher_mut(slot);
+        watcher.next = watcher.next.max(main);
+        self.leave_index(slot);
+        self.place(slot);
+    }
+
+    fn make_synced(&mut self, slot: u32) {
         let watcher = self.watchers[slot as usize].as_mut().expect("slots in use hold a watcher");
         watcher.state = State::Synced(self.index.insert(&watcher.range, slot));
+        let stream = watcher.stream;
+        self.stream_mut(stream).behind -= 1;
     }
 
-    fn leave_index(&mut self, slot: u32) {
+    pub(crate) fn leave_index(&mut self, slot: u32) {
         let watcher = self.watchers[slot as usize].as_ref().expect("slots in use hold a watcher");
         let State::Synced(place) = watcher.state else { unreachable!("only synced watchers are in the index") };
+        let stream = watcher.stream;
         if let Some(moved) = self.index.remove(&watcher.range, place) {
             self.watcher_mut(moved).state = State::Synced(place);
         }
+        self.stream_mut(stream).behind += 1;
     }
 
-    pub(crate) fn make_unsynced(&mut self, slot: u32) {
+    fn make_unsynced(&mut self, slot: u32) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let watcher = self.watcher_mut(slot);
@@ -636,48 +747,35 @@ impl Hub {
         self.slow -= 1;
     }
 
+    /// Leaves a watcher that is in no structure alone until its outbox has room.
     pub(crate) fn make_victim(&mut self, slot: u32) {
-        self.watcher_mut(slot).state = State::Victim;
-        let stream = self.watcher(slot).stream;
-        if let Some(state) = self.streams.get_mut(&stream) {
-            state.victims.insert(slot);
-        }
-        self.starved.insert(stream);
+        let watcher = self.watcher_mut(slot);
+        watcher.state = State::Victim;
+        let stream = watcher.stream;
+        self.stream_mut(stream).victims.insert(slot);
         self.slow += 1;
-    }
-
-    fn leave_victims(&mut self, slot: u32) {
-        let stream = self.watcher(slot).stream;
-        if let Some(state) = self.streams.get_mut(&stream) {
-            state.victims.remove(&slot);
-            if state.victims.is_empty() {
-                self.starved.remove(&stream);
-            }
-        }
-        self.slow -= 1;
     }
 }
 
-/// Cuts a response so that each part stays below `limit` or holds a single event; all parts but the last say so.
-fn fragments(head: HeadFields, encoded: &Encoded, limit: usize) -> Vec<Frame> {
-    let more = HeadFields { fragment: true, ..head }.encode();
-    let mut parts = Vec::new();
-    let mut from = 0;
-    while from < encoded.ends.len() {
-        let begin = if from == 0 { 0 } else { encoded.ends[from - 1] };
-        let mut to = from + 1;
-        while to < encoded.ends.len() && more.len() + encoded.ends[to] - begin < limit {
-            to += 1;
-        }
-        let last = to == encoded.ends.len();
-        parts.push(Frame {
-            head: if last { head.encode() } else { more },
-            tail: encoded.bytes.slice(begin..encoded.ends[to - 1]),
-            events: (to - from) as u32,
-        });
-        from = to;
+/// Cuts a response so that each part stays below `limit` or holds a single event; none when it fits whole.
+fn cuts(head: HeadFields, encoded: &Encoded, limit: usize) -> Vec<Cut> {
+    // As long as any watcher's.
+    let head = HeadFields { watch_id: i64::MIN, fragment: true, ..head }.encode().len();
+    let mut cuts: Vec<Cut> = Vec::new();
+    if head + encoded.bytes.len() < limit {
+        return cuts;
     }
-    parts
+    let (mut begin, mut last) = (0, Cut { end: 0, events: 0 });
+    for end in ends(&encoded.bytes) {
+        if last.events > 0 && head + end - begin >= limit {
+            begin = last.end;
+            cuts.push(last);
+            last.events = 0;
+        }
+        last = Cut { end, events: last.events + 1 };
+    }
+    cuts.push(last);
+    cuts
 }
 
 /// Copies a range's keys out of the request's buffer, which a watcher would keep alive. An empty key means the lowest.

@@ -12,11 +12,17 @@ use bytes::Bytes;
 use dolmen_env::Rng;
 use dolmen_types::KeyRange;
 
+/// Names the watchers of one key or range, as long as there are any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SetId {
+    Key(u32),
+    Range(u32),
+}
+
 /// Where a watcher stands, to take it out again without a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The tree's node; `NONE` for a single key.
-    node: u32,
+    set: SetId,
     /// Position in that set.
     at: u32,
 }
@@ -26,45 +32,76 @@ const NONE: u32 = u32::MAX;
 #[derive(Default)]
 pub(crate) struct Index {
     /// Looked up, never iterated.
-    keys: HashMap<Bytes, Vec<u32>>,
+    keys: HashMap<Bytes, u32>,
+    key_sets: Vec<Vec<u32>>,
+    free: Vec<u32>,
     ranges: RangeTree,
 }
 
 impl Index {
     pub(crate) fn insert(&mut self, range: &KeyRange, watcher: u32) -> Place {
-        let (node, set) = match range {
-            KeyRange::Single(key) => (NONE, self.keys.entry(key.clone()).or_default()),
-            KeyRange::Range(start, end) => self.ranges.entry(start, Some(end)),
-            KeyRange::From(start) => self.ranges.entry(start, None),
+        let id = match range {
+            KeyRange::Single(key) => SetId::Key(self.key_set(key)),
+            KeyRange::Range(start, end) => SetId::Range(self.ranges.entry(start, Some(end))),
+            KeyRange::From(start) => SetId::Range(self.ranges.entry(start, None)),
         };
+        let set = self.set_mut(id);
         set.push(watcher);
-        Place { node, at: set.len() as u32 - 1 }
+        Place { set: id, at: set.len() as u32 - 1 }
     }
 
     /// Takes the watcher at `place` out. Another may move into its place: it is returned, and stands at `place` now.
     pub(crate) fn remove(&mut self, range: &KeyRange, place: Place) -> Option<u32> {
-        if let KeyRange::Single(key) = range {
-            let set = self.keys.get_mut(key).expect("a placed watcher is in the set of its key");
-            let moved = take(set, place.at);
-            if set.is_empty() {
-                self.keys.remove(key);
-            }
-            return moved;
-        }
-        let set = &mut self.ranges.nodes[place.node as usize].watchers;
+        let set = self.set_mut(place.set);
         let moved = take(set, place.at);
         if set.is_empty() {
-            self.ranges.remove(place.node);
+            match place.set {
+                SetId::Range(node) => self.ranges.remove(node),
+                SetId::Key(at) => {
+                    // The free set holds on to no memory.
+                    *set = Vec::new();
+                    self.free.push(at);
+                    self.keys.remove(range.start());
+                }
+            }
         }
         moved
     }
 
+    /// The watchers of a set.
+    pub(crate) fn watchers(&self, id: SetId) -> &[u32] {
+        match id {
+            SetId::Key(at) => &self.key_sets[at as usize],
+            SetId::Range(node) => &self.ranges.node(node).watchers,
+        }
+    }
+
     /// Calls `found` for each set of watchers that want `key`.
-    pub(crate) fn stab(&self, key: &[u8], mut found: impl FnMut(&[u32])) {
-        if let Some(set) = self.keys.get(key) {
-            found(set);
+    pub(crate) fn stab(&self, key: &[u8], mut found: impl FnMut(SetId)) {
+        if let Some(at) = self.keys.get(key) {
+            found(SetId::Key(*at));
         }
         self.ranges.stab(self.ranges.root, key, &mut found);
+    }
+
+    fn set_mut(&mut self, id: SetId) -> &mut Vec<u32> {
+        match id {
+            SetId::Key(at) => &mut self.key_sets[at as usize],
+            SetId::Range(node) => &mut self.ranges.nodes[node as usize].watchers,
+        }
+    }
+
+    /// The set of a key, made when absent.
+    fn key_set(&mut self, key: &Bytes) -> u32 {
+        if let Some(at) = self.keys.get(key) {
+            return *at;
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.key_sets.push(Vec::new());
+            self.key_sets.len() as u32 - 1
+        });
+        self.keys.insert(key.clone(), at);
+        at
     }
 }
 
@@ -118,8 +155,8 @@ impl RangeTree {
         start.cmp(&node.start).then_with(|| compare_ends(end, node.end.as_ref()))
     }
 
-    /// The set of watchers of a range, made when absent.
-    fn entry(&mut self, start: &Bytes, end: Option<&Bytes>) -> (u32, &mut Vec<u32>) {
+    /// The node of a range, made when absent.
+    fn entry(&mut self, start: &Bytes, end: Option<&Bytes>) -> u32 {
         let mut at = self.root;
         while at != NONE {
             match self.compare(start, end, at) {
@@ -148,7 +185,7 @@ impl RangeTree {
             };
             self.root = self.insert(self.root, at);
         }
-        (at, &mut self.nodes[at as usize].watchers)
+        at
     }
 
     /// Puts node `new` into the subtree `at` and returns the subtree's new root.
@@ -252,7 +289,7 @@ impl RangeTree {
         self.nodes[at as usize].furthest = furthest;
     }
 
-    fn stab(&self, at: u32, key: &[u8], found: &mut impl FnMut(&[u32])) {
+    fn stab(&self, at: u32, key: &[u8], found: &mut impl FnMut(SetId)) {
         if at == NONE {
             return;
         }
@@ -263,7 +300,7 @@ impl RangeTree {
         self.stab(node.left, key, found);
         if node.start.as_ref() <= key {
             if node.end.as_ref().is_none_or(|end| key < end.as_ref()) {
-                found(&node.watchers);
+                found(SetId::Range(at));
             }
             self.stab(node.right, key, found);
         }
@@ -311,7 +348,7 @@ mod tests {
                 }
                 let key = key(&mut rng);
                 let mut found = Vec::new();
-                index.stab(&key, |set| found.extend_from_slice(set));
+                index.stab(&key, |set| found.extend_from_slice(index.watchers(set)));
                 found.sort_unstable();
                 let expected: Vec<u32> =
                     model.iter().filter(|(_, (range, _))| range.contains(&key)).map(|(id, _)| *id).collect();
@@ -319,7 +356,7 @@ mod tests {
             }
             for (id, (range, place)) in std::mem::take(&mut model) {
                 let mut found = Vec::new();
-                index.stab(range.start(), |set| found.extend_from_slice(set));
+                index.stab(range.start(), |set| found.extend_from_slice(index.watchers(set)));
                 assert_eq!(found.contains(&id), range.contains(range.start()), "seed {seed} {range:?} {place:?}");
             }
         }

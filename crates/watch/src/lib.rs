@@ -10,16 +10,23 @@
 //!            create ┌────────── next > current ─────────┐
 //!                   │                                   v
 //!                   ├─ next <= current ─> unsynced ─> synced ── notify: events of a new revision
-//!                   v                      ^    │        │
-//!              (refused)      outbox drained    │        │ outbox full, or the store restored
-//!                                          │    v        │
-//!                                         victim <───────┘
+//!                   v                      ^  ^         │
+//!              (refused)                   │  └─────────┤ a large revision, or the store restored
+//!                             room is made │            │ outbox full
+//!                                        victim <───────┘
 //! ```
 //!
-//! A **synced** watcher is at the head: [`Hub::notify`] hands it each new revision at once. An **unsynced** one is
-//! behind and is served by [`Hub::catch_up`] from the store's [`History`], a bounded slice at a time. A **victim** is
-//! one whose outbox was full; it is left alone until the outbox has room and then is unsynced. Nothing waits for a slow
-//! reader, and nothing is kept for it but its next revision: a watcher is a cursor into the store.
+//! A **synced** watcher is at the head: each new revision is handed to it at once. An **unsynced** one is behind and is
+//! served from the store's [`History`], a bounded slice at a time. A **victim** is one whose outbox was full; it is left
+//! alone until the drain that makes room ([`Drained::room`]), and then is unsynced. A **held** one waits for a revision that
+//! comes in parts and that readers do not see yet. Nothing waits for a slow reader, and nothing is kept for it but its next
+//! revision: a watcher is a cursor into the store.
+//!
+//! # Turns
+//!
+//! Calls that tell the hub of something only note it; [`Hub::work`], called once a turn of the node, does a bounded part of
+//! what there is to do and says whether there is more. What has to be read at length comes out as a [`Scan`], to be run on
+//! another thread. Nothing waits for a tick but progress responses.
 //!
 //! # What holds
 //!
@@ -36,14 +43,18 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod catch_up;
 mod event;
 mod head;
 mod hub;
 mod index;
+mod live;
 mod outbox;
+mod scan;
 
 pub use event::{Event, History, HistoryError};
 pub use head::Head;
 pub use hub::{Config, CreateRequest, Hub, Stats, StreamId};
-pub use outbox::{CloseReason, Frame, Limits, Outbox};
+pub use outbox::{CloseReason, Drained, Frame, Limits, Outbox};
+pub use scan::{Scan, Scanned};

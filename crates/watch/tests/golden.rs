@@ -7,7 +7,12 @@
 //! > cancel STREAM ID                         > progress STREAM      > refuse STREAM REASON
 //! > put KEY=VALUE | del KEY | ...            one revision, notified at once
 //! > miss put KEY=VALUE | ...                 one revision that arrives in a snapshot: restore follows
-//! > restore     > compact N    > catch-up [BUDGET]    > tick MILLIS    > close STREAM    > stats    > wakeups
+//! > hub near=N                               a hub that serves those at most N revisions behind by itself (else 0)
+//! > restore     > compact N    > tick MILLIS    > close STREAM    > stats    > wakeups
+//! > part put KEY=VALUE | ...                 the first events of a revision that nobody sees yet
+//! > last put KEY=VALUE | ...                 the others; then readers see it
+//! > work                                     one turn: done after each of the others as well
+//! > catch-up                                 one slice of history
 //! ```
 //! A value `#N` is N letters long. `END` is `\0` for an open end; a key `-` is the empty one.
 
@@ -32,6 +37,8 @@ struct World {
     store: Store,
     hub: Hub,
     outboxes: BTreeMap<u64, Arc<Outbox>>,
+    /// What `part` has changed so far.
+    parts: Vec<Op>,
 }
 
 fn number(text: &str) -> u64 {
@@ -99,16 +106,22 @@ fn show(response: &WatchResponse) -> String {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(near: i64) -> Self {
         let config = Config {
             cluster_id: 7,
             member_id: 8,
             max_request_bytes: 1000,
             progress_interval: Duration::from_millis(1000),
+            near_revisions: near,
+            ..Config::default()
         };
         let mut hub = Hub::new(config, 1);
         hub.set_term(9);
-        Self { store: Store::default(), hub, outboxes: BTreeMap::new() }
+        Self { store: Store::default(), hub, outboxes: BTreeMap::new(), parts: Vec::new() }
+    }
+
+    fn work(&mut self) {
+        while self.hub.work(&self.store).expect("the model store reads") {}
     }
 
     fn create(&mut self, stream: StreamId, words: &[&str]) {
@@ -162,23 +175,47 @@ impl World {
             "close" => self.hub.close(stream),
             "put" | "del" => {
                 let events = self.store.commit(ops(command));
-                self.hub.notify(&events, &self.store).expect("readable");
+                self.hub.notify(events);
             }
+            "hub" => *self = Self::new(number(rest.trim_start_matches("near=")) as i64),
+            "part" => {
+                let known = self.parts.len();
+                self.parts.extend(ops(rest));
+                let events = self.store.clone().apply(self.parts.clone());
+                self.hub.notify_part(events[known..].to_vec());
+            }
+            "last" => {
+                let known = self.parts.len();
+                self.parts.extend(ops(rest));
+                let events = self.store.commit(std::mem::take(&mut self.parts));
+                self.hub.notify_part(events[known..].to_vec());
+                self.hub.notify_end(self.store.current);
+            }
+            "work" => {}
             "miss" => drop(self.store.commit(ops(rest))),
             "restore" => self.hub.on_restore(self.store.current),
             "compact" => self.store.compact = rest.parse().expect("a revision"),
             "catch-up" => {
-                let budget = words.first().map_or(1 << 20, |word| number(word) as usize);
-                if self.hub.catch_up(&self.store, budget).expect("the model store reads") {
-                    out += "more\n";
-                }
+                let Some(scan) = self.hub.next_scan() else { return "nothing to read\n".into() };
+                self.hub.scanned(scan.run(&self.store)).expect("the model store reads");
             }
             "tick" => self.hub.tick(Mono::from_millis(number(words[0]))),
             "drain" => {
                 let max = words.get(1).map_or(usize::MAX, |word| number(word) as usize);
-                for frame in self.outboxes[&stream.0].drain(max) {
-                    out += &show(&decode(&frame));
-                    out.push('\n');
+                let outbox = self.outboxes[&stream.0].clone();
+                loop {
+                    let drained = outbox.drain(max);
+                    for frame in &drained.frames {
+                        out += &show(&decode(frame));
+                        out.push('\n');
+                    }
+                    if drained.room {
+                        out += "room\n";
+                        self.hub.room(stream);
+                    }
+                    if !drained.more || max < usize::MAX {
+                        break;
+                    }
                 }
             }
             "wakeups" => {
@@ -189,6 +226,7 @@ impl World {
             "stats" => writeln!(out, "{:?}", self.hub.stats()).expect("a string takes all"),
             _ => panic!("no command: {command}"),
         }
+        self.work();
         out
     }
 }
@@ -199,7 +237,7 @@ fn is_option(word: &str) -> bool {
 
 /// A script with its answers as they are now. A blank line or a comment ends a command's answers.
 fn rerun(script: &str) -> String {
-    let mut world = World::new();
+    let mut world = World::new(0);
     let mut out = String::new();
     let mut answers = false;
     for line in script.lines() {

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Op, Store, decode};
+use common::{Op, Store, decode, settle};
 use dolmen_env::{Mono, Rng};
 use dolmen_proto::etcdserverpb::WatchResponse;
 use dolmen_proto::mvccpb;
 use dolmen_types::KeyRange;
-use dolmen_watch::{Config, CreateRequest, Event, Hub, Limits, Outbox, StreamId};
+use dolmen_watch::{Config, CreateRequest, Event, Hub, Limits, Outbox, Scan, StreamId};
 use prost::Message;
 
 /// What a client knows about one watcher.
@@ -161,25 +161,34 @@ struct World {
     next_stream: u64,
     /// Committed and visible to readers, not yet notified.
     pending: Vec<Event>,
+    /// A revision that readers do not see yet, and how much of it was notified.
+    hidden: Option<(Vec<Event>, usize)>,
+    /// A slice of history that is being read.
+    scan: Option<Scan>,
     now: u64,
     transcript: String,
 }
 
 impl World {
     fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
         let config = Config {
             cluster_id: seed | 1,
             member_id: 2,
             max_request_bytes: 100,
             progress_interval: Duration::from_millis(300),
+            near_revisions: *rng.pick(&[0, 3, 100]),
+            queue_bytes: *rng.pick(&[4_000, 1 << 20, 128 << 20]),
         };
         Self {
-            rng: Rng::new(seed),
+            rng,
             store: Store::default(),
             hub: Hub::new(config, 1),
             clients: BTreeMap::new(),
             next_stream: 0,
             pending: Vec::new(),
+            hidden: None,
+            scan: None,
             now: 0,
             transcript: String::new(),
         }
@@ -198,10 +207,15 @@ impl World {
         }
     }
 
-    fn commit(&mut self) -> Vec<Event> {
-        let count = if self.rng.chance(700) { 1 } else { self.rng.range(2, 6) };
-        let large = self.rng.chance(10);
-        let ops = (0..count)
+    fn ops(&mut self) -> Vec<Op> {
+        let count = match self.rng.below(1000) {
+            0..700 => 1,
+            700..995 => self.rng.range(2, 6),
+            // More than is handed out as it comes.
+            _ => self.rng.range(600, 1500),
+        };
+        let large = count < 6 && self.rng.chance(10);
+        (0..count)
             .map(|_| {
                 let key = self.key();
                 if self.rng.chance(250) {
@@ -212,13 +226,40 @@ impl World {
                     Op::Put(key, vec![b'v'; len as usize].into())
                 }
             })
-            .collect();
+            .collect()
+    }
+
+    fn commit(&mut self) -> Vec<Event> {
+        let ops = self.ops();
         self.store.commit(ops)
     }
 
     fn notify(&mut self) {
         let events = std::mem::take(&mut self.pending);
-        self.hub.notify(&events, &self.store).expect("readable");
+        self.hub.notify(events);
+    }
+
+    /// Goes on with a revision that comes in parts, or begins one.
+    fn notify_part(&mut self) {
+        let Some((events, done)) = self.hidden.take() else {
+            self.notify();
+            let ops: Vec<Op> = (0..3).flat_map(|_| self.ops()).collect();
+            let events = self.store.apply(ops);
+            self.hidden = Some((events, 0)).filter(|(events, _)| !events.is_empty());
+            return;
+        };
+        let to = events.len().min(done + self.rng.range(1, 400) as usize);
+        self.hub.notify_part(events[done..to].to_vec());
+        if to == events.len() {
+            self.store.show(&events);
+            self.hub.notify_end(self.store.current);
+        } else {
+            self.hidden = Some((events, to));
+        }
+    }
+
+    fn work(&mut self) -> bool {
+        self.hub.work(&self.store).expect("the model store reads")
     }
 
     fn any_client(&mut self) -> Option<u64> {
@@ -263,8 +304,11 @@ impl World {
 
     fn read(&mut self, stream: u64, max: usize) -> usize {
         let client = self.clients.get_mut(&stream).expect("picked from the clients");
-        let frames = client.outbox.drain(max);
-        for frame in &frames {
+        let drained = client.outbox.drain(max);
+        if drained.room {
+            self.hub.room(StreamId(stream));
+        }
+        for frame in &drained.frames {
             let response = decode(frame);
             writeln!(
                 self.transcript,
@@ -274,19 +318,21 @@ impl World {
             .expect("a string takes all");
             client.receive(&response, &self.store);
         }
-        frames.len()
+        drained.frames.len()
     }
 
     fn step(&mut self) {
         let stream = self.any_client();
         match (self.rng.below(100), stream) {
-            (0..35, _) => {
+            (0..35 | 95 | 96, _) if self.hidden.is_some() => self.notify_part(),
+            (0..34, _) => {
                 let events = self.commit();
                 self.pending.extend(events);
                 if self.rng.chance(800) {
                     self.notify();
                 }
             }
+            (34, _) => self.notify_part(),
             (35..60, Some(stream)) => {
                 let max = self.rng.range(1, 6) as usize;
                 self.read(stream, max);
@@ -305,8 +351,15 @@ impl World {
             }
             (73..79, Some(stream)) => self.hub.progress(StreamId(stream)),
             (79..90, _) => {
-                let budget = *self.rng.pick(&[1, 500, 100_000]);
-                self.hub.catch_up(&self.store, budget).expect("the model store reads");
+                self.work();
+                match self.scan.take() {
+                    // The store moves on while it is read.
+                    Some(scan) if self.rng.chance(700) => {
+                        self.hub.scanned(scan.run(&self.store)).expect("the model store reads");
+                    }
+                    Some(scan) => self.scan = Some(scan),
+                    None => self.scan = self.hub.next_scan(),
+                }
             }
             (90..95, _) => {
                 self.now += self.rng.below(200);
@@ -341,14 +394,20 @@ impl World {
 
     /// Every reader reads to the end; then everything that happened has arrived.
     fn finish(&mut self) {
+        while self.hidden.is_some() {
+            self.notify_part();
+        }
         self.notify();
+        if let Some(scan) = self.scan.take() {
+            self.hub.scanned(scan.run(&self.store)).expect("the model store reads");
+        }
         let streams: Vec<u64> = self.clients.keys().copied().collect();
         for round in 0.. {
             assert!(round < 100_000, "the hub does not come to rest");
             self.hub.tick(Mono::from_millis(self.now));
-            let more = self.hub.catch_up(&self.store, 10_000).expect("the model store reads");
+            settle(&mut self.hub, &self.store).expect("the model store reads");
             let read: usize = streams.iter().map(|stream| self.read(*stream, usize::MAX)).sum();
-            if read == 0 && !more && self.hub.stats().slow_watchers == 0 {
+            if read == 0 && self.hub.stats().slow_watchers == 0 {
                 break;
             }
         }

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use common::{Op, Store, decode};
+use common::{Op, Store, decode, settle};
 use dolmen_env::Mono;
 use dolmen_types::KeyRange;
-use dolmen_watch::{CloseReason, Config, CreateRequest, History, Hub, Limits, Outbox, StreamId};
+use dolmen_watch::{CloseReason, Config, CreateRequest, Drained, History, Hub, Limits, Outbox, StreamId};
 
 fn put(key: &str, len: usize) -> Vec<Op> {
     vec![Op::Put(Bytes::copy_from_slice(key.as_bytes()), vec![b'x'; len].into())]
@@ -40,13 +40,14 @@ fn watchers_of_one_key_share_the_bytes_of_an_event() {
     }
     assert_eq!(hub.take_wakeups().len(), STREAMS as usize, "one wake-up a stream, not a response");
     for outbox in &outboxes {
-        assert_eq!(outbox.drain(usize::MAX).len(), EACH);
+        assert_eq!(outbox.drain(usize::MAX).frames.len(), EACH);
     }
     let two = [put("k", 100), put("k", 200)].concat();
     for ops in [put("k", 1000), two] {
-        hub.notify(&store.commit(ops), &store).expect("readable");
+        hub.notify(store.commit(ops));
+        settle(&mut hub, &store).expect("readable");
         assert_eq!(hub.take_wakeups().len(), STREAMS as usize);
-        let frames: Vec<_> = outboxes.iter().flat_map(|outbox| outbox.drain(usize::MAX)).collect();
+        let frames: Vec<_> = outboxes.iter().flat_map(|outbox| outbox.drain(usize::MAX).frames).collect();
         assert_eq!(frames.len(), STREAMS as usize * EACH);
         let buffers: BTreeSet<*const u8> = frames.iter().map(|frame| frame.tail.as_ptr()).collect();
         assert_eq!(buffers.len(), 1, "one buffer for all");
@@ -61,8 +62,9 @@ fn watchers_of_one_key_share_the_bytes_of_an_event() {
         let request = CreateRequest { start_revision: 2, ..single("k") };
         hub.create(StreamId(STREAMS + stream), request, store.current(), store.compact_revision());
     }
-    while hub.catch_up(&store, 1 << 20).expect("the model store reads") {}
-    let buffers: BTreeSet<*const u8> = late.iter().map(|outbox| outbox.drain(usize::MAX)[1].tail.as_ptr()).collect();
+    settle(&mut hub, &store).expect("readable");
+    let buffers: BTreeSet<*const u8> =
+        late.iter().map(|outbox| outbox.drain(usize::MAX).frames[1].tail.as_ptr()).collect();
     assert_eq!(buffers.len(), 1);
 }
 
@@ -77,35 +79,35 @@ fn a_reader_that_never_reads_holds_its_limit_and_no_more() {
         hub.create(StreamId(stream), CreateRequest::new(KeyRange::From("a".into())), 1, -1);
     }
     for round in 0..2000 {
-        hub.notify(&store.commit(put("k", 1000)), &store).expect("readable");
+        hub.notify(store.commit(put("k", 1000)));
+        settle(&mut hub, &store).expect("readable");
         hub.tick(Mono::from_millis(round * 10));
-        hub.catch_up(&store, 1 << 20).expect("the model store reads");
         assert!(by_bytes.bytes() <= 100_000, "{}", by_bytes.bytes());
     }
     assert_eq!(hub.stats().slow_watchers, 4);
     // Nobody was woken for what is still unread.
     assert_eq!(hub.take_wakeups().len(), 2);
 
-    // There is work again when the reader has read, and a tick finds out.
+    // There is work again when the reader has read half, and it says so itself: nothing waits for a tick.
     assert!(!hub.has_unsynced());
-    assert_eq!(by_count.drain(25).len(), 25);
-    hub.tick(Mono::from_millis(20_000));
-    assert!(!hub.has_unsynced());
-    assert_eq!(by_count.drain(2).len(), 2);
-    hub.tick(Mono::from_millis(20_000));
-    assert!(hub.has_unsynced());
+    assert!(!by_count.drain(25).room);
+    let Drained { frames, room, .. } = by_count.drain(27);
+    assert_eq!((frames.len(), room), (27, true));
+    assert!(!by_count.drain(1).room, "said once a refusal");
+    hub.room(StreamId(2));
+    assert!(hub.work(&store).is_ok());
 
     // Everything comes once the reader reads.
-    for (outbox, before) in [(&by_bytes, 0), (&by_count, 25)] {
+    for (stream, outbox, before) in [(1, &by_bytes, 0), (2, &by_count, 51)] {
         let mut events = before;
-        let mut round = 20_000;
         loop {
-            let frames = outbox.drain(10);
+            let Drained { frames, room, .. } = outbox.drain(10);
             assert!(frames.len() <= 10);
             events += frames.iter().map(|frame| frame.events).sum::<u32>();
-            round += 10;
-            hub.tick(Mono::from_millis(round));
-            while hub.catch_up(&store, 1 << 20).expect("the model store reads") {}
+            if room {
+                hub.room(StreamId(stream));
+            }
+            settle(&mut hub, &store).expect("readable");
             if frames.is_empty() {
                 break;
             }
@@ -123,20 +125,27 @@ fn a_closed_stream_says_why_and_an_abandoned_one_is_dropped() {
     for stream in 0..3 {
         hub.create(StreamId(stream), single("k"), 1, -1);
     }
-    hub.notify(&store.commit(put("k", 10)), &store).expect("readable");
+    hub.notify(store.commit(put("k", 10)));
+    settle(&mut hub, &store).expect("readable");
     assert_eq!(hub.take_wakeups(), [(0, 0), (1, 1), (0, 2)]);
     outboxes[1].abandon();
     assert_eq!(hub.stats().pending_events, 2);
-    hub.notify(&store.commit(put("k", 10)), &store).expect("readable");
-    assert_eq!((outboxes[1].bytes(), outboxes[1].drain(9).len()), (0, 0), "what comes for an ended stream is dropped");
+    hub.notify(store.commit(put("k", 10)));
+    settle(&mut hub, &store).expect("readable");
+    assert_eq!(
+        (outboxes[1].bytes(), outboxes[1].drain(9).frames.len()),
+        (0, 0),
+        "what comes for an ended stream is dropped"
+    );
     hub.close(StreamId(1));
     hub.close_because(StreamId(0), CloseReason::NoLeader);
     hub.close_all(CloseReason::Stopping);
     assert_eq!(hub.take_wakeups(), [(0, 0), (0, 2)]);
     let reasons: Vec<_> = outboxes.iter().map(|outbox| outbox.closed()).collect();
     assert_eq!(reasons, [Some(CloseReason::NoLeader), Some(CloseReason::Finished), Some(CloseReason::Stopping)]);
-    assert_eq!(outboxes[2].drain(9).len(), 3, "what was queued is still there");
+    assert_eq!(outboxes[2].drain(9).frames.len(), 3, "what was queued is still there");
     drop(outboxes);
+    settle(&mut hub, &store).expect("readable");
     assert_eq!((hub.stats().streams, hub.stats().watchers, hub.stats().pending_events), (0, 0, 0));
 }
 
@@ -150,10 +159,11 @@ fn ten_thousand_creates_and_cancels_leave_nothing_behind() {
         hub.create(StreamId(1), request, store.current(), store.compact_revision());
         if round % 5 == 0 {
             let ops = if round % 2 == 0 { put("k", 1) } else { vec![Op::Delete("k".into())] };
-            hub.notify(&store.commit(ops), &store).expect("readable");
+            hub.notify(store.commit(ops));
+            settle(&mut hub, &store).expect("readable");
         }
         if round % 7 == 0 {
-            hub.catch_up(&store, 1000).expect("the model store reads");
+            settle(&mut hub, &store).expect("readable");
         }
         hub.cancel(StreamId(1), round);
         outbox.drain(usize::MAX);
@@ -171,12 +181,14 @@ fn a_previous_value_that_cannot_be_read_is_an_error_and_no_creation() {
     let plain = open(&mut hub, 2, Limits::default());
     hub.create(StreamId(1), CreateRequest { prev_kv: true, ..single("k") }, store.current(), store.compact_revision());
     hub.create(StreamId(2), single("k"), store.current(), store.compact_revision());
-    hub.notify(&store.commit(put("k", 1)), &store).expect("readable");
-    assert_eq!((outbox.drain(9).len(), plain.drain(9).len()), (2, 2), "the created reply and an event");
+    hub.notify(store.commit(put("k", 1)));
+    settle(&mut hub, &store).expect("readable");
+    assert_eq!((outbox.drain(9).frames.len(), plain.drain(9).frames.len()), (2, 2), "the created reply and an event");
     store.damaged = true;
-    let error = hub.notify(&store.commit(put("k", 2)), &store).expect_err("damaged");
+    hub.notify(store.commit(put("k", 2)));
+    let error = hub.work(&store).expect_err("damaged");
     assert_eq!(error.to_string(), "what key b\"k\" held before revision 3 cannot be read");
-    assert!(outbox.drain(9).is_empty());
+    assert!(outbox.drain(9).frames.is_empty());
 
     // The same for one that catches up; one that does not ask for previous values does.
     let mut hub = Hub::new(Config::default(), store.current());
@@ -187,10 +199,10 @@ fn a_previous_value_that_cannot_be_read_is_an_error_and_no_creation() {
         store.current(),
         store.compact_revision(),
     );
-    assert!(hub.catch_up(&store, 1 << 20).is_err() && hub.has_unsynced());
-    assert_eq!(outbox.drain(9).len(), 1, "the created reply alone");
+    assert!(settle(&mut hub, &store).is_err() && hub.has_unsynced());
+    assert_eq!(outbox.drain(9).frames.len(), 1, "the created reply alone");
     store.damaged = false;
-    assert_eq!(hub.catch_up(&store, 1 << 20).ok(), Some(false));
-    let frames = outbox.drain(9);
+    assert!(settle(&mut hub, &store).is_ok() && !hub.has_unsynced());
+    let frames = outbox.drain(9).frames;
     assert!(decode(&frames[0]).events[0].prev_kv.is_some());
 }

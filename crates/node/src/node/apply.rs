@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use dolmen_machine::{Applied, Outcome, Progress, Response};
-use dolmen_mvcc::Budget;
+use dolmen_mvcc::{Budget, Change};
 use dolmen_proto::raftpb::{Entry, Message};
 use dolmen_types::{Index, LeaseId, error_chain};
 
@@ -95,7 +95,10 @@ impl Node {
             let proposals = &self.proposals;
             match self.machine.step(budget, &|id| proposals.is_waiting(id)) {
                 Ok(Progress::Done(applied)) => self.applied(applied, &mut outcomes),
-                Ok(Progress::More { changes }) => self.count_bytes(&changes),
+                Ok(Progress::More { changes }) => {
+                    self.count_bytes(&changes);
+                    self.notify_part(changes, &mut outcomes);
+                }
                 Err(fatal) => return self.damaged(error_chain(&fatal)),
             }
         }
@@ -109,26 +112,18 @@ impl Node {
             && !(self.machine.is_busy() && self.machine.store().log_ref().backlog_bytes() > MAX_BACKLOG)
     }
 
-    /// A revision that took several slices: its changes are not kept. Whoever watches any of them reads it from the store, as
-    /// those do who are behind.
-    fn many_changes(&mut self, outcomes: &mut Outcomes) {
-        self.notify(std::mem::take(&mut outcomes.events));
-        self.hub.on_restore(self.machine.store().revision());
-    }
-
-    fn notify(&mut self, events: Vec<dolmen_watch::Event>) {
-        if !events.is_empty()
-            && let Err(error) = self.hub.notify(&events, &self.history)
-        {
-            self.damaged(error_chain(&error));
-        }
+    /// A part of a revision that takes several slices. Whoever watches any of it will read it from the store, as those do
+    /// who are behind.
+    fn notify_part(&mut self, changes: Vec<Change>, outcomes: &mut Outcomes) {
+        self.hub.notify(std::mem::take(&mut outcomes.events));
+        self.hub.notify_part(changes.into_iter().map(event).collect());
     }
 
     fn publish(&mut self, outcomes: Outcomes) {
         let Outcomes { answers, events, reconfigured, responses } = outcomes;
         self.machine.commit();
         self.take_over_leases();
-        self.notify(events);
+        self.hub.notify(events);
         if self.ending.damage().is_some() || self.ending.is_here() {
             return;
         }
@@ -169,7 +164,8 @@ impl Node {
                 self.answer_renewals(&touched);
                 outcomes.answers.push((id, result.map_err(RequestError::from)));
                 if sliced {
-                    self.many_changes(outcomes);
+                    self.notify_part(changes, outcomes);
+                    self.hub.notify_end(self.machine.store().revision());
                 } else {
                     outcomes.events.extend(changes.into_iter().map(event));
                 }

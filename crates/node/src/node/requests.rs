@@ -71,6 +71,7 @@ impl Node {
             }
             Request::WatchCancel { stream, watch_id } => self.hub.cancel(stream, watch_id),
             Request::WatchProgress { stream } => self.hub.progress(stream),
+            Request::WatchRoom { stream } => self.hub.room(stream),
             Request::WatchClose { stream } => self.hub.close(stream),
         }
     }
@@ -85,6 +86,7 @@ impl Node {
             | Request::WatchCreate { .. }
             | Request::WatchCancel { .. }
             | Request::WatchProgress { .. }
+            | Request::WatchRoom { .. }
             | Request::WatchClose { .. } => return,
             Request::Leases
             | Request::Alarms

@@ -2,11 +2,12 @@
 
 use dolmen_revlog::Hint;
 use dolmen_types::error_chain;
+use dolmen_watch::Scanned;
 
 use super::Node;
+use crate::history::HistoryJob;
 
 const COMPACT_KEYS_PER_TURN: usize = 512;
-const CATCH_UP_BYTES_PER_TURN: usize = 4 << 20;
 
 /// What is asked of the background.
 #[derive(Default)]
@@ -36,12 +37,7 @@ impl Node {
                 self.answer(id, Ok(self.machine.compacted()));
             }
         }
-        if self.hub.has_unsynced() {
-            match self.hub.catch_up(&self.history, CATCH_UP_BYTES_PER_TURN) {
-                Ok(more) => self.cx.effects.busy |= more,
-                Err(error) => self.damaged(error_chain(&error)),
-            }
-        }
+        self.serve_watchers();
         let hint = if self.ending.wants_flush() {
             Hint::Sync
         } else if std::mem::take(&mut self.upkeep.reclaim) {
@@ -54,6 +50,21 @@ impl Node {
         }
         self.cut_log();
         self.finish_stop();
+    }
+
+    /// A bounded part of what watchers wait for, and the next slice of history for those that are far behind.
+    fn serve_watchers(&mut self) {
+        match self.hub.work(&self.history) {
+            Ok(more) => self.cx.effects.busy |= more,
+            Err(error) => return self.damaged(error_chain(&error)),
+        }
+        self.cx.effects.history = self.hub.next_scan().map(|scan| HistoryJob::new(scan, self.history.clone()));
+    }
+
+    pub(super) fn scanned(&mut self, scanned: Scanned) {
+        if let Err(error) = self.hub.scanned(scanned) {
+            self.damaged(error_chain(&error));
+        }
     }
 
     /// The hash of a compaction is stored. A caller who asked for a physical one is answered once pruning is done too.

@@ -1,12 +1,13 @@
 //! A store in memory, simple enough to be right, for the hub to read and the tests to compare with.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use dolmen_proto::etcdserverpb::WatchResponse;
 use dolmen_proto::mvccpb::KeyValue;
 use dolmen_types::Revision;
-use dolmen_watch::{Event, Frame, History, HistoryError};
+use dolmen_watch::{Event, Frame, History, HistoryError, Hub};
 use prost::Message;
 
 /// One change a test asks for.
@@ -16,6 +17,7 @@ pub enum Op {
     Delete(Bytes),
 }
 
+#[derive(Clone)]
 pub struct Store {
     pub current: i64,
     pub compact: i64,
@@ -35,6 +37,18 @@ impl Default for Store {
 impl Store {
     /// Applies changes as one revision and returns its events; none when nothing changed.
     pub fn commit(&mut self, ops: Vec<Op>) -> Vec<Event> {
+        let events = self.apply(ops);
+        self.show(&events);
+        events
+    }
+
+    /// Lets readers see what was applied last.
+    pub fn show(&mut self, events: &[Event]) {
+        self.current = events.last().map_or(self.current, |event| event.rev.main);
+    }
+
+    /// As `commit`, but readers see nothing of it yet.
+    pub fn apply(&mut self, ops: Vec<Op>) -> Vec<Event> {
         let main = self.current + 1;
         let mut events = Vec::new();
         for op in ops {
@@ -62,10 +76,7 @@ impl Store {
                 }
             }
         }
-        if !events.is_empty() {
-            self.current = main;
-            self.log.extend(events.iter().cloned());
-        }
+        self.log.extend(events.iter().cloned());
         events
     }
 
@@ -86,20 +97,17 @@ impl History for Store {
         self.compact
     }
 
-    fn history(&self, from: i64, max_bytes: usize) -> Result<Vec<Event>, HistoryError> {
+    fn scan(&self, from: i64, to: i64, visit: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<(), HistoryError> {
         if from < self.compact {
             return Err(HistoryError::Compacted { from });
         }
         let start = self.log.partition_point(|event| event.rev.main < from);
-        let (mut bytes, mut events) = (0, Vec::<Event>::new());
-        for event in &self.log[start..] {
-            if bytes >= max_bytes && events.last().is_some_and(|last| last.rev.main != event.rev.main) {
+        for event in self.log[start..].iter().take_while(|event| event.rev.main <= to) {
+            if visit(event.clone()).is_break() {
                 break;
             }
-            bytes += event.key.len() + event.payload.len();
-            events.push(event.clone());
         }
-        Ok(events)
+        Ok(())
     }
 
     fn previous(&self, key: &Bytes, mod_revision: i64) -> Result<Option<Bytes>, HistoryError> {
@@ -119,4 +127,18 @@ pub fn decode(frame: &Frame) -> WatchResponse {
     assert_eq!(response.encode_to_vec(), bytes, "canonical protobuf");
     assert_eq!(response.events.len(), frame.events as usize);
     response
+}
+
+/// Lets the hub do all there is to do, reads elsewhere included.
+#[allow(dead_code, reason = "the scripts do it step by step")]
+pub fn settle(hub: &mut Hub, store: &Store) -> Result<(), HistoryError> {
+    for _ in 0..100_000 {
+        let more = hub.work(store)?;
+        match hub.next_scan() {
+            Some(scan) => hub.scanned(scan.run(store))?,
+            None if !more => return Ok(()),
+            None => {}
+        }
+    }
+    panic!("the hub does not come to rest");
 }
