@@ -31,8 +31,9 @@ pub(crate) fn apply(
         if changed {
             given.insert(key);
         } else if let Some((_, value)) = environment.iter().find(|(other, value)| *other == key && !value.is_empty()) {
-            // etcdctl drops the error of a value that does not parse.
-            let _ = set.set_by_name(name, value);
+            // etcdctl makes this text and drops it: its flag is zero then, and every call is out of time.
+            set.set_by_name(name, value)
+                .map_err(|why| Failure::bad_args(format!("invalid value {} for {key}: {why}", golang::quote(value))))?;
             used.insert(key);
         }
     }
@@ -130,7 +131,15 @@ mod tests {
             Ok(vec!["dial-timeout=3s".into(), "eps=[b,c]".into(), "hex=true".into()])
         );
         assert_eq!(applied(&["--hex"], &environment), Err(Failure::silent(1)));
-        assert_eq!(applied(&[], &[("CTL_HEX", "maybe"), ("CTL_NONE", "1")]), Ok(vec![]));
+        assert_eq!(applied(&[], &[("CTL_NONE", "1")]), Ok(vec![]));
+        let refused = applied(&[], &[("CTL_DIAL_TIMEOUT", "bogus")]).expect_err("no duration");
+        assert_eq!(
+            refused,
+            Failure::bad_args(
+                "invalid value \"bogus\" for CTL_DIAL_TIMEOUT: invalid argument \"bogus\" for \"--dial-timeout\" flag: time: \
+                 invalid duration \"bogus\""
+            )
+        );
     }
 
     #[test]

@@ -113,12 +113,16 @@ fn destination_options(call: &Call, destination: &str) -> Result<Options, Failur
     })
 }
 
+/// Keys keep their prefix unless another one, or none, is asked for. (etcdctl lets it fall when `--rev` is given.)
+fn destination_prefix(prefix: &[u8], given: Vec<u8>, none: bool) -> Vec<u8> {
+    if none || !given.is_empty() { given } else { prefix.to_vec() }
+}
+
 struct Mirror {
     from: Client,
     to: Client,
     prefix: Vec<u8>,
     to_prefix: Vec<u8>,
-    keep_prefix: bool,
     /// Revision that the destination stands at; 0: nothing mirrored yet.
     revision: i64,
     max_txn_ops: usize,
@@ -136,12 +140,12 @@ impl Mirror {
                 "`--dest-prefix` and `--no-dest-prefix` cannot be set at the same time, choose one",
             ));
         }
+        let prefix = call.text_bytes("prefix");
         Ok(Mirror {
             from,
             to,
-            prefix: call.text_bytes("prefix"),
-            keep_prefix: !no_prefix && to_prefix.is_empty(),
-            to_prefix,
+            to_prefix: destination_prefix(&prefix, to_prefix, no_prefix),
+            prefix,
             revision: (call.int("rev") - 1).max(0),
             max_txn_ops: usize::try_from(call.uint("max-txn-ops")).unwrap_or(usize::MAX),
             total: Arc::new(AtomicU64::new(0)),
@@ -150,12 +154,7 @@ impl Mirror {
     }
 
     async fn run(&mut self) -> Result<(), Failure> {
-        // As in etcdctl, only a mirror with a base falls back to the source's prefix; one from a revision on writes to
-        // the root.
         if self.revision == 0 {
-            if self.keep_prefix {
-                self.to_prefix = self.prefix.clone();
-            }
             self.base().await.map_err(|e| hints::failure(&e))?;
         }
         self.changes().await
@@ -244,14 +243,34 @@ impl Mirror {
 
     /// The key at the destination.
     fn renamed(&self, key: &[u8]) -> Vec<u8> {
-        match key.strip_prefix(&self.prefix[..]) {
-            Some(rest) => [&self.to_prefix[..], rest].concat(),
-            None => key.to_vec(),
-        }
+        renamed(key, &self.prefix, &self.to_prefix)
     }
 
     fn count(&self) {
         self.total.fetch_add(1, Ordering::Relaxed);
         self.bar.add(1);
+    }
+}
+
+fn renamed(key: &[u8], prefix: &[u8], to: &[u8]) -> Vec<u8> {
+    match key.strip_prefix(prefix) {
+        Some(rest) => [to, rest].concat(),
+        None => key.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_keep_their_prefix_unless_another_or_none_is_wanted() {
+        let mirrored = |given: &str, none| {
+            let to = destination_prefix(b"app/", given.into(), none);
+            String::from_utf8(renamed(b"app/key", b"app/", &to)).expect("text")
+        };
+        assert_eq!(mirrored("", false), "app/key");
+        assert_eq!(mirrored("other/", false), "other/key");
+        assert_eq!(mirrored("", true), "key");
     }
 }

@@ -19,6 +19,8 @@ mod members;
 pub mod rule;
 mod value;
 
+use std::convert::Infallible;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -34,6 +36,9 @@ pub use main as defrag_main;
 
 /// The release of etcd-defrag whose words these are.
 pub const VERSION: &str = "0.42.0";
+
+/// After so long without an answer it is said what is waited for.
+const NOTICE: Duration = Duration::from_secs(3);
 
 /// `etcd-defrag`: `args` are the words after the program's name.
 pub fn main(args: Vec<String>) -> ExitCode {
@@ -166,17 +171,34 @@ impl Defragmentation<'_> {
         } else {
             log("Health check will be performed on all cluster member endpoints");
         }
-        let all = match self.members.health().await {
+        let health = tokio::select! {
+            health = self.members.health() => health,
+            never = self.say_that_nobody_answers() => match never {},
+        };
+        let all = match health {
             Ok(all) => all,
             Err(e) => {
                 log(format!("Failed to get members' health info: {e}"));
-                return Err(failed());
+                return Err(failed().hint(format!("does a member listen at {}?", self.settings.endpoints.join(","))));
             }
         };
         for one in &all {
             log(one.line());
         }
         if all.iter().all(|one| one.health) { Ok(()) } else { Err(failed()) }
+    }
+
+    /// Whoever sits there should know what is waited for, and for how long.
+    async fn say_that_nobody_answers(&self) -> Infallible {
+        tokio::time::sleep(NOTICE).await;
+        if std::io::stderr().is_terminal() {
+            let (endpoints, limit) = (self.settings.endpoints.join(","), self.settings.command_timeout);
+            complain(format!(
+                "hint: no answer from {endpoints} so far; it is waited for until {} are over (--command-timeout)\n",
+                golang::format_duration(limit)
+            ));
+        }
+        std::future::pending().await
     }
 
     /// The endpoints in the order in which they are defragmented.
