@@ -5,6 +5,7 @@
 //! with `etcdctl` and `etcdutl` beside it), and whatever it starts from them is killed at its end.
 
 mod founding;
+mod idlers;
 mod memory;
 mod restored;
 mod wiped;
@@ -27,7 +28,8 @@ pub struct Trial {
     pub run: fn(&World) -> Result<String>,
 }
 
-const TRIALS: &[Trial] = &[founding::TRIAL, memory::TRIAL, restored::TRIAL, wiped::BESIDE_DOLMEN, wiped::BESIDE_GO];
+const TRIALS: &[Trial] =
+    &[founding::TRIAL, idlers::TRIAL, memory::TRIAL, restored::TRIAL, wiped::BESIDE_DOLMEN, wiped::BESIDE_GO];
 
 /// Where a trial happens.
 pub struct World {

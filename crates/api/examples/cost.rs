@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use dolmen_api::{Config, LeaseForwarder, Listener, Mode, Options, PeerAnswer, Runtimes, serve};
 use dolmen_env::{Memory, Mono, RealClock, SimDisk};
-use dolmen_net::Bound;
+use dolmen_net::{Bound, Room};
 use dolmen_node::{Bootstrap, Layout, Member, PeerAddress, PeerSender, StartOptions, spawn, start};
 use dolmen_proto::etcdserverpb::{PutRequest, RangeRequest};
 use http::Request;
@@ -95,7 +95,8 @@ fn member() {
     let running = spawn(started, disk, Arc::new(NoPeers), sinks, Memory::untold()).expect("threads");
     let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = socket.local_addr().expect("a bound socket has an address");
-    let listener = Listener { socket: Bound::Tcp(socket), mode: Mode::GrpcAndHttp, plain: true, tls: None };
+    let listener =
+        Listener { socket: Bound::Tcp(socket), mode: Mode::GrpcAndHttp, plain: true, tls: None, room: Room::new(1000) };
     let node = running.handle().clone();
     while !node.is_published() {
         std::thread::sleep(Duration::from_millis(10));

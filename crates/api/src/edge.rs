@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dolmen_env::Memory;
-use dolmen_net::{Accepted, Bound, NOT_TLS, ServerTls};
+use dolmen_net::{Accepted, Bound, NOT_TLS, Room, Seat, ServerTls};
 use dolmen_node::{Handle, Sink};
 use dolmen_tls::Certificate;
 use http::request::Parts;
@@ -27,7 +27,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::body::Body;
@@ -92,6 +92,8 @@ pub struct Listener {
     pub plain: bool,
     /// TLS connections are served.
     pub tls: Option<ServerTls>,
+    /// How many connections it holds, together with the listeners that have the same room.
+    pub room: Arc<Room>,
 }
 
 /// What [`serve`] is given beside listeners.
@@ -149,7 +151,6 @@ pub fn serve(runtimes: Runtimes, listeners: Vec<Listener>, options: Options) -> 
     let (stop, stopping) = watch::channel(false);
     let (lost, leader_lost) = watch::channel(0);
     let stats: Vec<Arc<Stats>> = runtimes.mailboxes.iter().map(|_| Arc::default()).collect();
-    let connections = Arc::new(Semaphore::new(options.config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
     let server = Arc::new(Server {
         config: options.config,
         node: options.node,
@@ -186,7 +187,7 @@ pub fn serve(runtimes: Runtimes, listeners: Vec<Listener>, options: Options) -> 
             while let Some(listener) = new_listeners.recv().await {
                 // Each listener begins with another runtime.
                 next += 1;
-                tokio::spawn(accept(server.clone(), listener, senders.clone(), next, connections.clone()));
+                tokio::spawn(accept(server.clone(), listener, senders.clone(), next));
             }
         }
     });
@@ -228,7 +229,7 @@ struct Served {
 struct Arrival {
     accepted: Accepted,
     served: Arc<Served>,
-    _permit: OwnedSemaphorePermit,
+    seat: Seat,
 }
 
 /// One runtime: takes connections in until the stop, then waits for them to end.
@@ -277,19 +278,17 @@ async fn accept(
     listener: Listener,
     runtimes: Vec<mpsc::UnboundedSender<Arrival>>,
     mut next: usize,
-    connections: Arc<Semaphore>,
 ) {
     let served = Arc::new(Served { mode: listener.mode, plain: listener.plain, tls: listener.tls });
     // A socket that cannot be polled accepts nothing; its clients are refused when it closes.
     let Ok(socket) = dolmen_net::Listener::new(listener.socket) else { return };
     let mut stopping = server.stopping.clone();
     loop {
-        let Ok(permit) = connections.clone().acquire_owned().await else { return };
-        let accepted = tokio::select! {
-            accepted = socket.accept() => accepted,
+        let (accepted, seat) = tokio::select! {
+            accepted = socket.accept(&listener.room) => accepted,
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
-        let arrival = Arrival { accepted, served: served.clone(), _permit: permit };
+        let arrival = Arrival { accepted, served: served.clone(), seat };
         if runtimes[next % runtimes.len()].send(arrival).is_err() {
             return;
         }
@@ -300,7 +299,7 @@ async fn accept(
 /// Serves one connection to its end. How it ends is the client's affair: nothing is reported.
 async fn connection(local: Arc<Local>, arrival: Arrival) {
     local.stats.connections.add(1);
-    let Arrival { accepted, served, _permit } = arrival;
+    let Arrival { accepted, served, seat } = arrival;
     let peer = accepted.remote();
     let stats = local.stats.clone();
     let mut stopping = local.server.stopping.clone();
@@ -313,6 +312,7 @@ async fn connection(local: Arc<Local>, arrival: Arrival) {
     let established = tokio::select! {
         established = established => established,
         _ = stopping.wait_for(|stopping| *stopping) => Err(io::ErrorKind::Interrupted.into()),
+        () = seat.asked_to_leave() => Err(io::ErrorKind::Interrupted.into()),
     };
     if let Ok((stream, protocol)) = established {
         match (protocol, &served.tls) {
@@ -324,14 +324,18 @@ async fn connection(local: Arc<Local>, arrival: Arrival) {
                     let common_name = certificate.and_then(|certificate| certificate.common_name);
                     let transport = Transport { peer, secure: true, common_name };
                     let mut stream = Rewind::new(stream);
-                    let protocol = if is_h2 { Ok(Protocol::Http2) } else { stream.sniff().await };
-                    if let Ok(protocol) = protocol {
-                        http(local, stream, protocol, served.mode, transport).await;
+                    let protocol = async { if is_h2 { Ok(Protocol::Http2) } else { stream.sniff().await } };
+                    let protocol = tokio::select! {
+                        protocol = protocol => protocol.ok(),
+                        () = seat.asked_to_leave() => None,
+                    };
+                    if let Some(protocol) = protocol {
+                        http(local, stream, protocol, served.mode, transport, &seat).await;
                     }
                 }
             }
             (Protocol::Http2 | Protocol::Http1, _) if served.plain => {
-                http(local, stream, protocol, served.mode, Transport { peer, ..Transport::default() }).await;
+                http(local, stream, protocol, served.mode, Transport { peer, ..Transport::default() }, &seat).await;
             }
             // The wrong one of the two.
             (_, Some(tls)) => tls.reject(peer, NOT_TLS),
@@ -341,27 +345,32 @@ async fn connection(local: Arc<Local>, arrival: Arrival) {
     stats.connections_closed.add(1);
 }
 
-async fn http<S>(local: Arc<Local>, stream: S, protocol: Protocol, mode: Mode, transport: Transport)
+async fn http<S>(local: Arc<Local>, stream: S, protocol: Protocol, mode: Mode, transport: Transport, seat: &Seat)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     match protocol {
-        Protocol::Http2 => http2::serve(stream, http2::Service { local, transport: Arc::new(transport), mode }).await,
-        Protocol::Http1 if mode != Mode::Grpc => pages(local, stream, mode, transport.secure).await,
+        Protocol::Http2 => {
+            http2::serve(stream, http2::Service { local, transport: Arc::new(transport), mode }, seat).await;
+        }
+        Protocol::Http1 if mode != Mode::Grpc => pages(local, stream, mode, transport.secure, seat).await,
         // TLS inside TLS, or HTTP/1 where only gRPC is spoken.
         Protocol::Http1 | Protocol::Tls => {}
     }
 }
 
-/// Serves pages over HTTP/1 until the client leaves, or the server stops and the open request is done.
-async fn pages<S>(local: Arc<Local>, stream: S, mode: Mode, secure: bool)
+/// Serves pages over HTTP/1 until the client leaves, or is told to go and the open request is done.
+async fn pages<S>(local: Arc<Local>, stream: S, mode: Mode, secure: bool, seat: &Seat)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut stopping = local.server.stopping.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let local = local.clone();
-        async move { Ok::<_, Infallible>(page(local, request.into_parts().0, mode, secure).await) }
+        let (local, open) = (local.clone(), seat.open());
+        async move {
+            let response = page(local, request.into_parts().0, mode, secure).await;
+            Ok::<_, Infallible>(response.map(|body| open.during(body)))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -371,9 +380,13 @@ where
     tokio::select! {
         _ended = connection.as_mut() => return,
         _ = stopping.wait_for(|stopping| *stopping) => {}
+        () = seat.asked_to_leave() => {}
     }
     connection.as_mut().graceful_shutdown();
-    let _ended = connection.await;
+    tokio::select! {
+        _ended = connection => {}
+        () = seat.overstayed() => {}
+    }
 }
 
 /// Answers a request that is no gRPC call.

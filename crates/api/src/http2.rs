@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dolmen_http2::{Error, Event, Head, Limits, SEND_AT_ONCE, Session, StreamId};
+use dolmen_net::{OpenStream, Seat};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use parking_lot::Mutex;
@@ -69,18 +70,23 @@ pub struct Service {
     pub mode: Mode,
 }
 
-/// Serves a connection until its client leaves, or the server stops and the open calls are done.
-pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(io: S, service: Service) {
+/// Serves a connection until its client leaves, or is told to go and the open calls are done.
+pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(io: S, service: Service, seat: &Seat) {
     let mut stopping = service.local.server.stopping.clone();
-    let mut connection = Connection::new(io, service);
-    let is_stopping = tokio::select! {
+    let mut connection = Connection::new(io, service, seat);
+    let has_to_go = tokio::select! {
         biased;
         () = &mut connection => false,
         _ = stopping.wait_for(|stopping| *stopping) => true,
+        () = seat.asked_to_leave() => true,
     };
-    if is_stopping {
+    if has_to_go {
         connection.shut_down();
-        (&mut connection).await;
+        tokio::select! {
+            () = &mut connection => {}
+            // A client that does not answer to the announcement.
+            () = seat.overstayed() => {}
+        }
     }
     // The calls that were open are given up first. Then TLS says its farewell, if the client listens.
     let _gone = tokio::time::timeout(PARTING, connection.into_io().shutdown()).await;
@@ -92,6 +98,8 @@ struct Call {
     /// Where the rest of the request goes, if it did not come whole.
     inbox: Option<Arc<Inbox>>,
     work: Work,
+    /// Keeps the connection its seat.
+    _open: OpenStream,
 }
 
 enum Work {
@@ -191,8 +199,9 @@ impl Keepalive {
 /// The connection has ended.
 struct Over;
 
-struct Connection<S> {
+struct Connection<'a, S> {
     io: S,
+    seat: &'a Seat,
     service: Arc<Service>,
     session: Session,
     calls: Slab<Call>,
@@ -222,8 +231,8 @@ enum Stopping {
     Asked,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    fn new(io: S, service: Service) -> Self {
+impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
+    fn new(io: S, service: Service, seat: &'a Seat) -> Self {
         let config = service.local.config();
         let session = Session::new(Limits {
             streams: config.max_concurrent_streams,
@@ -234,6 +243,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let keepalive = Keepalive::new(config);
         Self {
             io,
+            seat,
             service: Arc::new(service),
             session,
             calls: Slab::new(),
@@ -325,7 +335,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let is_coming = inbox.is_some();
         let work = Work::Answering(Box::pin(answer(self.service.clone(), head, body)));
-        let slot = self.calls.insert(Call { stream, inbox, work });
+        let slot = self.calls.insert(Call { stream, inbox, work, _open: self.seat.open() });
         self.session.accept(stream, slot);
         if slot == self.wakers.len() {
             let waker = CallWaker { slot, is_woken: AtomicBool::new(false), woken: self.woken.clone() };
@@ -468,7 +478,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Future for Connection<'_, S> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {

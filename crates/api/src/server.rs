@@ -33,8 +33,6 @@ pub struct Config {
     pub quota_bytes: i64,
     /// Streams of one HTTP/2 connection allowed at a time.
     pub max_concurrent_streams: u32,
-    /// Connections of all listeners allowed at a time; further ones wait to be accepted.
-    pub max_connections: usize,
     /// After three of these without a leader, streams that asked for one end.
     pub election_timeout: Duration,
     /// How long a request may take when its client sets no limit.
@@ -60,7 +58,6 @@ impl Default for Config {
             max_txn_ops: 128,
             quota_bytes: 0,
             max_concurrent_streams: u32::MAX,
-            max_connections: 100_000,
             election_timeout,
             request_timeout: Duration::from_secs(5) + 2 * election_timeout,
             keepalive_interval: Duration::from_secs(2 * 3600),

@@ -1,8 +1,7 @@
 //! The ports of a server: what clients, members and scrapers come in through.
 //!
 //! ```text
-//! bind ─> Bound ─> Listener ─> Accepted ─┬─> ServerTls::accept ─> the port's protocol
-//!                                Room ───┘ seat
+//! bind ─> Bound ─> Listener ─> Accepted, Seat ─> ServerTls::accept ─> the port's protocol
 //! ```
 //!
 //! * `socket`: TCP or Unix, bound, accepted, in use. `0.0.0.0` is both families, as Go has it.
@@ -18,6 +17,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod handshake;
+mod room;
 mod san;
 mod self_cert;
 mod socket;
@@ -25,6 +25,7 @@ mod tls;
 
 pub use dolmen_tls::NOT_TLS;
 pub use handshake::{HANDSHAKE_TIMEOUT, ServerTls};
+pub use room::{Held, OpenStream, Room, Seat, Shares, raise_descriptors};
 pub use san::check_client_address;
 pub use socket::{Accepted, Bound, Listener, Stream, bind_tcp, bind_unix};
 pub use tls::{ClientTls, Port, TlsError, TlsInfo, TlsVersion};

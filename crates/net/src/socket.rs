@@ -5,13 +5,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddr
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::room::{Room, Seat};
 
 /// Connections that the kernel holds until they are accepted; what `net.core.somaxconn` allows of it. A thousand clients
 /// that come at once must not wait for a second attempt of their SYN.
@@ -20,6 +23,9 @@ const BACKLOG: i32 = 4096;
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 /// After an accept that failed for want of something: the shortest pause and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// Between two lines about connections refused.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// A socket that is bound and listens, registered with no runtime yet.
 #[derive(Debug)]
@@ -119,21 +125,39 @@ impl Listener {
         }))
     }
 
-    /// The next connection. Want of descriptors or memory is waited out: the kernel holds those that come meanwhile.
-    pub async fn accept(&self) -> Accepted {
+    /// The next connection that `room` has a seat for; those it has none for are closed. Want of descriptors or memory is
+    /// waited out, while the kernel holds those that come.
+    pub async fn accept(&self, room: &Arc<Room>) -> (Accepted, Seat) {
         let mut pause = PAUSE.0;
+        let mut said = None;
         loop {
-            let error = match self.accept_once().await {
-                Ok(accepted) => return accepted,
-                Err(error) => error,
-            };
-            if is_of_connection(&error) {
+            match self.accept_once().await {
+                Ok(accepted) => {
+                    pause = PAUSE.0;
+                    if let Some(seat) = room.admit().await {
+                        return (accepted, seat);
+                    }
+                    let now = Instant::now();
+                    if said.is_none_or(|said| now.duration_since(said) >= SILENCE) {
+                        said = Some(now);
+                        let (remote, capacity, refused) = (accepted.remote(), room.capacity(), room.refused());
+                        tracing::warn!(
+                            ?remote,
+                            capacity,
+                            refused,
+                            "refused a connection: all that are open are in use"
+                        );
+                    }
+                }
                 // One that has gone before it was accepted: the next one is there already.
-                continue;
+                Err(error) if is_of_connection(&error) => {}
+                Err(error) => {
+                    room.make_room();
+                    tracing::warn!(%error, retry_in = ?pause, "cannot accept a connection");
+                    tokio::time::sleep(pause).await;
+                    pause = (2 * pause).min(PAUSE.1);
+                }
             }
-            tracing::warn!(%error, retry_in = ?pause, "cannot accept a connection");
-            tokio::time::sleep(pause).await;
-            pause = (2 * pause).min(PAUSE.1);
         }
     }
 
@@ -323,6 +347,7 @@ mod tests {
         let port = port(&bound);
         let listener = Listener::new(bound).expect("registers");
         let client = TcpStream::connect(("127.0.0.1", port)).await.expect("connects");
-        assert_eq!(listener.accept().await.remote(), Some(client.local_addr().expect("connected")));
+        let (accepted, _seat) = listener.accept(&Room::new(1)).await;
+        assert_eq!(accepted.remote(), Some(client.local_addr().expect("connected")));
     }
 }

@@ -160,6 +160,9 @@ const GATES: &[(&str, bool)] = &[
     ("TxnModeWriteWithSharedBuffer", true),
 ];
 
+/// Taken because those who deploy etcd set them (kubeadm the first); there is no such check here.
+const WITHOUT_EFFECT: &[&str] = &["CompactHashCheck", "InitialCorruptCheck"];
+
 /// Reads the logging flags alone: what goes wrong with the others has to be logged.
 ///
 /// # Errors
@@ -230,6 +233,8 @@ impl Config {
         check_timing(heartbeat, election)?;
         let initial_cluster = initial_cluster(values, &name, &advertise_peer)?;
         let (client_tls, peer_tls) = (client_tls(values)?, peer_tls(values)?);
+        // Wrong names are wrong whether or not a port speaks TLS.
+        client_tls.check_cipher_suites().map_err(|error| error.to_string())?;
         let data_dir = match values.text("data-dir") {
             "" => PathBuf::from(format!("{name}.etcd")),
             given => PathBuf::from(given),
@@ -462,8 +467,8 @@ fn gates(text: &str) -> Result<BTreeMap<String, bool>, String> {
                 ));
             }
         };
-        if value && matches!(name, "InitialCorruptCheck" | "CompactHashCheck") {
-            return Err(format!("not yet supported: feature gate {name}"));
+        if value && WITHOUT_EFFECT.contains(&name) {
+            tracing::info!(gate = name, "feature gate has no effect");
         }
         gates.insert(name.to_owned(), value);
     }
@@ -494,6 +499,12 @@ mod tests {
     }
 
     #[test]
+    fn gates_that_kubeadm_writes_are_taken() {
+        let config = config(&["--feature-gates=InitialCorruptCheck=true,CompactHashCheck=true"]).expect("taken");
+        assert!(config.gate("InitialCorruptCheck"));
+    }
+
+    #[test]
     fn contradictions_are_named_as_etcd_names_them() {
         for (arguments, wanted) in [
             (&["--heartbeat-interval=0"][..], "--heartbeat-interval must be >0 (set to 0ms)"),
@@ -513,6 +524,7 @@ mod tests {
             (&["--feature-gates=Nope=true"], "unrecognized feature gate: Nope"),
             (&["--tls-min-version=TLS1.1"], "unexpected TLS version \"TLS1.1\" (must be one of: TLS1.2, TLS1.3)"),
             (&["--force-new-cluster"], "not yet supported: --force-new-cluster"),
+            (&["--cipher-suites=TLS_NOPE"], "unexpected TLS cipher suite \"TLS_NOPE\""),
         ] {
             assert_eq!(config(arguments).expect_err("refused"), wanted, "{arguments:?}");
         }

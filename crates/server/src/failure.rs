@@ -15,13 +15,15 @@ pub const EXIT_DATA: u8 = 65;
 /// What to log, and the exit code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
+    /// What was being done, as the message of the log.
+    pub what: &'static str,
     pub text: String,
     pub code: u8,
 }
 
 impl From<String> for Failure {
     fn from(text: String) -> Self {
-        Self { text, code: 1 }
+        Self { what: "discovery failed", text, code: 1 }
     }
 }
 
@@ -33,7 +35,7 @@ impl From<StartError> for Failure {
                 | StartError::MissingLog { .. }
                 | StartError::Machine(_)
         );
-        Self { text: explained(&error), code: code(&error, of_data) }
+        Self { what: "cannot start on the data directory", text: explained(&error), code: code(&error, of_data) }
     }
 }
 
@@ -41,14 +43,20 @@ impl From<ImportError> for Failure {
     fn from(error: ImportError) -> Self {
         let of_data = matches!(error, ImportError::Wal(_) | ImportError::Database { .. });
         let text = format!("cannot import the etcd data directory: {}", explained(&error));
-        Self { text, code: code(&error, of_data) }
+        Self { what: "cannot start on the data directory", text, code: code(&error, of_data) }
     }
 }
 
 impl Failure {
     /// The data directory itself cannot be made or entered.
     pub fn of_directory(dir: &Path, error: &io::Error) -> Self {
-        format!("cannot access data directory {}: {error}{}", dir.display(), remedy(error.kind())).into()
+        let text = format!("cannot access data directory {}: {error}{}", dir.display(), remedy(error.kind()));
+        Self { what: "cannot start on the data directory", text, code: 1 }
+    }
+
+    /// A port cannot be had, or not with the certificates given.
+    pub fn of_ports(text: String) -> Self {
+        Self { what: "cannot listen", text, code: 1 }
     }
 }
 

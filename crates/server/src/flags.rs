@@ -205,6 +205,12 @@ pub enum FlagError {
     /// etcd's own check refuses: logged, exit 1.
     #[error("{0}")]
     Invalid(String),
+    /// A variable and its flag are both given: logged with the variable's name, exit 1.
+    #[error(
+        "conflicting environment variable is shadowed by corresponding command-line flag (either unset environment \
+         variable or disable flag))"
+    )]
+    Shadowed(String),
 }
 
 /// Flag values, and which of them somebody gave.
@@ -282,11 +288,7 @@ impl Values {
                 continue;
             };
             if self.given.contains_key(flag.name) {
-                return Err(FlagError::Invalid(
-                    "conflicting environment variable is shadowed by corresponding command-line flag (either unset \
-                     environment variable or disable flag))"
-                        .into(),
-                ));
+                return Err(FlagError::Shadowed(variable));
             }
             check(flag, &value)
                 .map_err(|what| FlagError::Invalid(format!("invalid value {value:?} for {variable}: {what}")))?;
@@ -482,7 +484,7 @@ mod tests {
         assert_eq!(values.text("name"), "env");
         assert!(!values.is_given("data-dir"), "an empty variable is unset");
         let shadowed = Values::parse(["--name=cli".to_owned()], environment());
-        assert!(matches!(shadowed, Err(FlagError::Invalid(_))));
+        assert_eq!(shadowed.expect_err("refused"), FlagError::Shadowed("ETCD_NAME".into()));
         let unknown = Values::parse([], [("ETCD_WHAT".to_owned(), "1".to_owned())]).expect("only a warning");
         assert_eq!(unknown.unknown_environment.len(), 1);
     }

@@ -1,34 +1,46 @@
 //! `dolmen install-links DIR`: the names that manifests and scripts call, as links to this binary.
 
+use std::io::{BufRead, IsTerminal, Write};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::ExitCode;
+
+use dolmen_cli::{Call, Failure, print};
 
 /// What the binary does depends on the name it is called by; see `main`.
 pub const NAMES: [&str; 4] = ["etcd", "etcdctl", "etcdutl", "etcd-defrag"];
 
 /// Makes the links, or says why not and changes nothing. A link that is already ours is left as it is.
-pub fn run(arguments: &[String]) -> ExitCode {
-    let [dir] = arguments else {
-        eprintln!("usage: dolmen install-links DIR\nmakes {} in DIR, each a link to this binary", NAMES.join(", "));
-        return ExitCode::from(2);
-    };
-    let program = match std::env::current_exe() {
-        Ok(program) => program,
-        Err(error) => return refuse(&format!("this binary's own path is unknown: {error}")),
-    };
-    match install(&program, Path::new(dir)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(text) => refuse(&text),
+///
+/// # Errors
+/// The folder is not there and nobody wants it made, or something is in the way.
+pub fn run(call: &Call) -> Result<(), Failure> {
+    let dir = call.args().first().map(Path::new).ok_or_else(|| Failure::bad_args("which folder?"))?;
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::error(format!("this binary's own path is unknown: {error}")))?;
+    if !dir.exists() && !call.boolean("create") && !agreed(dir) {
+        return Err(Failure::error(format!("{} is not there", dir.display()))
+            .hint("make it first, or have it made with --create"));
     }
+    for link in install(&program, dir).map_err(Failure::error)? {
+        print(format!("{link} -> {}\n", program.display()));
+    }
+    Ok(())
 }
 
-fn refuse(text: &str) -> ExitCode {
-    eprintln!("dolmen install-links: {text}");
-    ExitCode::FAILURE
+/// Asks whoever sits there; without anybody nothing is made.
+fn agreed(dir: &Path) -> bool {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return false;
+    }
+    eprint!("{} is not there. Make it? [y/N] ", dir.display());
+    // Whether the question shows or not, what counts is the answer.
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-fn install(program: &Path, dir: &Path) -> Result<(), String> {
+/// Returns the links that were made.
+fn install(program: &Path, dir: &Path) -> Result<Vec<String>, String> {
     std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let mut wanted = Vec::new();
     for name in NAMES {
@@ -40,11 +52,12 @@ fn install(program: &Path, dir: &Path) -> Result<(), String> {
             Ok(_) => return Err(format!("{} is there already; move it away, or name another folder", link.display())),
         }
     }
+    let mut made = Vec::new();
     for link in wanted {
         symlink(program, &link).map_err(|error| format!("{}: {error}", link.display()))?;
-        println!("{} -> {}", link.display(), program.display());
+        made.push(link.display().to_string());
     }
-    Ok(())
+    Ok(made)
 }
 
 #[cfg(test)]
@@ -56,11 +69,11 @@ mod tests {
         let scratch = std::env::temp_dir().join(format!("dolmen-links-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&scratch);
         let (program, dir) = (scratch.join("dolmen"), scratch.join("bin"));
-        install(&program, &dir).expect("an empty folder");
+        assert_eq!(install(&program, &dir).expect("an empty folder").len(), NAMES.len());
         for name in NAMES {
             assert_eq!(std::fs::read_link(dir.join(name)).expect("a link"), program);
         }
-        install(&program, &dir).expect("a second time changes nothing");
+        assert!(install(&program, &dir).expect("a second time").is_empty(), "nothing changes");
 
         let occupied = scratch.join("occupied");
         std::fs::create_dir_all(&occupied).expect("a folder");

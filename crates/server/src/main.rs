@@ -1,6 +1,5 @@
-//! Dolmen's one binary. Called as `etcd`, or without a subcommand, it is etcd's server; called as `etcdctl`, `etcdutl` or
-//! `etcd-defrag` it is that tool (`dolmen ctl`, `dolmen utl`, `dolmen defrag`); `dolmen up` starts a whole cluster on this
-//! machine, and `dolmen install-links` makes the names.
+//! Dolmen's one binary. Called as `etcd`, or with flags alone, it is etcd's server; called as `etcdctl`, `etcdutl` or
+//! `etcd-defrag` it is that tool (`dolmen ctl`, `dolmen utl`, `dolmen defrag`). The other commands are those of [`tool`].
 //!
 //! Exit codes: 0 stopped as asked; 1 wrong flags or a start that failed; 2 a flag Go's parser would refuse; 65 data on
 //! disk is damaged; 74 a disk failed while running. A signal ends the process as that signal.
@@ -12,6 +11,7 @@
 mod bootstrap;
 mod cluster_version;
 mod config;
+mod data_dir;
 mod ending;
 mod failure;
 mod flags;
@@ -21,7 +21,9 @@ mod memory;
 mod network_metrics;
 mod ports;
 mod serve;
+mod server_help;
 mod to_leader;
+mod tool;
 mod up;
 mod version;
 mod wiring;
@@ -30,7 +32,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::config::Config;
-use crate::flags::{FLAGS, FlagError, Kind, Support, Values};
+use crate::flags::{FlagError, Values};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -49,12 +51,13 @@ fn main() -> ExitCode {
             Some("ctl") => return dolmen_ctl::main(arguments.split_off(1)),
             Some("utl") => return dolmen_utl::main(arguments.split_off(1)),
             Some("defrag") => return dolmen_ctl::defrag_main(arguments.split_off(1)),
-            Some("install-links") => return links::run(&arguments[1..]),
-            Some("up") => return up::run(&arguments[1..]),
             Some("serve") => {
                 arguments.remove(0);
             }
-            _ => {}
+            Some("gateway" | "grpc-proxy") => {}
+            // Flags alone are the server's, but for those that ask what this is.
+            Some(flag) if flag.starts_with('-') && !matches!(flag, "-h" | "--help" | "-help") => {}
+            _ => return tool::TOOL.main(arguments),
         },
     }
     if let Some(word @ ("gateway" | "grpc-proxy")) = arguments.first().map(String::as_str) {
@@ -105,13 +108,17 @@ fn server(arguments: Vec<String>) -> ExitCode {
 fn refuse(error: &FlagError) -> ExitCode {
     match error {
         FlagError::Help => {
-            eprint!("{USAGE}");
-            print!("{}", flag_listing());
+            print!("{}", server_help::text());
             ExitCode::SUCCESS
         }
         FlagError::Usage(text) => {
-            eprint!("{text}\n{USAGE}");
+            eprint!("{}\n{text}\n", server_help::USAGE);
             ExitCode::from(2)
+        }
+        FlagError::Shadowed(variable) => {
+            let _ = logging::init(&config::LogConfig::default());
+            tracing::error!(environment_variable = variable, "{error}");
+            ExitCode::FAILURE
         }
         FlagError::Invalid(text) => {
             let _ = logging::init(&config::LogConfig::default());
@@ -119,37 +126,4 @@ fn refuse(error: &FlagError) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-const USAGE: &str = "Usage:
-
-  etcd [flags]
-    Start an etcd server.
-
-  etcd --version
-    Show the version of etcd.
-
-  etcd -h | --help
-    Show the help information about etcd.
-
-  dolmen up [--members 1|3] [--dir DIR] [--base-port 2379]
-    Start a ready cluster on this machine.
-
-";
-
-fn flag_listing() -> String {
-    let mut listing = String::new();
-    for flag in FLAGS.iter().filter(|flag| flag.support != Support::Ignored) {
-        let default = match flag.kind {
-            Kind::Bool | Kind::Int | Kind::Uint | Kind::Duration => flag.default.to_owned(),
-            Kind::Text | Kind::Urls => format!("'{}'", flag.default),
-        };
-        let note = match flag.support {
-            Support::Later => "    not yet supported\n".to_owned(),
-            Support::NoEffect(why) => format!("    taken, without effect: {why}\n"),
-            _ => String::new(),
-        };
-        listing.push_str(&format!("  --{} {default}\n{note}", flag.name));
-    }
-    listing
 }

@@ -1,16 +1,20 @@
-//! The transport's counts under etcd's names.
+//! The counts of ports, and the transport's under etcd's names.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use dolmen_api::ExtraMetrics;
 use dolmen_api::prometheus::{Page, Type};
+use dolmen_net::Room;
 use dolmen_transport::{NetworkStats, PeerStats, SnapshotCounts};
 use dolmen_types::{MemberId, hex_id};
 
-/// The peer families of the metrics page.
-pub fn families(local: MemberId, stats: Arc<NetworkStats>) -> ExtraMetrics {
+use crate::ports::Rooms;
+
+/// The families of ports and peers of the metrics page.
+pub fn families(local: MemberId, stats: Arc<NetworkStats>, rooms: Rooms) -> ExtraMetrics {
     Box::new(move |page| {
+        connections(page, &rooms);
         let peers = stats.peers();
         let local = hex_id(local);
         pairs(page, &local, &peers);
@@ -29,6 +33,33 @@ pub fn families(local: MemberId, stats: Arc<NetworkStats>) -> ExtraMetrics {
         snapshots(page, "send", "To", &peers, |peer| &peer.snapshot_send);
         snapshots(page, "receive", "From", &peers, |peer| &peer.snapshot_receive);
     })
+}
+
+fn connections(page: &mut Page, rooms: &Rooms) {
+    type Value = fn(&Room) -> f64;
+    let families: [(&str, Type, &str, Value); 3] = [
+        ("dolmen_connections_limit", Type::Gauge, "Connections that a port holds at most.", |room| {
+            room.capacity() as f64
+        }),
+        (
+            "dolmen_connections_closed_idle_total",
+            Type::Counter,
+            "Connections without a stream that were closed to make room for others.",
+            |room| room.asked_to_leave() as f64,
+        ),
+        (
+            "dolmen_connections_refused_total",
+            Type::Counter,
+            "Connections that were refused because all others had streams.",
+            |room| room.refused() as f64,
+        ),
+    ];
+    for (name, kind, help, value) in families {
+        page.family(name, kind, help);
+        for (port, room) in [("client", &rooms.clients), ("peer", &rooms.peers)] {
+            page.sample(name, &[("Port", port)], value(room));
+        }
+    }
 }
 
 fn pairs(page: &mut Page, local: &str, peers: &[Arc<PeerStats>]) {

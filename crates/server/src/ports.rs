@@ -1,7 +1,10 @@
 //! The ports of a member: bound before anything else is touched, served once there is somebody to answer.
 
+use std::io::ErrorKind;
+use std::sync::Arc;
+
 use dolmen_api::{Edge, Listener, Mode};
-use dolmen_net::{Bound, ClientTls, Port, ServerTls, TlsInfo, bind_tcp, bind_unix};
+use dolmen_net::{Bound, ClientTls, Port, Room, ServerTls, Shares, TlsInfo, bind_tcp, bind_unix, raise_descriptors};
 use dolmen_transport::PeerListener;
 use dolmen_types::error_chain;
 
@@ -14,6 +17,29 @@ pub struct Ports {
     pub client: Vec<ClientPort>,
     /// For members with `https` URLs.
     pub peer_client: Option<ClientTls>,
+    pub rooms: Rooms,
+}
+
+/// How many connections there may be.
+#[derive(Clone)]
+pub struct Rooms {
+    pub clients: Arc<Room>,
+    pub peers: Arc<Room>,
+}
+
+impl Rooms {
+    /// Shares out what the system lets this process open, once it has let it open as much as it will.
+    fn of_system() -> Self {
+        let open_files_limit = raise_descriptors();
+        let Shares { clients, peers } = Shares::of(open_files_limit);
+        tracing::info!(
+            open_files_limit,
+            max_client_connections = clients,
+            max_peer_connections = peers,
+            "shared out the open files"
+        );
+        Self { clients: Room::new(clients), peers: Room::new(peers) }
+    }
 }
 
 /// A port for clients or scrapers.
@@ -29,6 +55,7 @@ impl Ports {
     /// What is wrong with a certificate or a port.
     pub fn open(config: &Config) -> Result<Self, String> {
         let secrets = secrets(config)?;
+        let rooms = Rooms::of_system();
         if secrets.peer_server.is_none() && !config.peer_tls.is_empty() {
             tracing::warn!(
                 "scheme is HTTP while key and cert files are present; ignoring key and cert files for peers"
@@ -38,7 +65,7 @@ impl Ports {
         let mut peer = Vec::new();
         for url in &config.listen_peer {
             let tls = secrets.peer_server.clone().filter(|_| url.scheme.is_tls());
-            peer.push(PeerListener { socket: bind(url)?, tls });
+            peer.push(PeerListener { socket: bind(url)?, tls, room: rooms.peers.clone() });
         }
         tracing::info!(listen_client_urls = ?shown(&config.listen_client), "configuring client listeners");
         let clients = if config.listen_client_http.is_empty() { Mode::GrpcAndHttp } else { Mode::Grpc };
@@ -52,11 +79,11 @@ impl Ports {
             for url in urls {
                 let plain = !url.scheme.is_tls();
                 let tls = secrets.client_server.clone().filter(|_| !plain);
-                client
-                    .push(ClientPort { url: url.clone(), listener: Listener { socket: bind(url)?, mode, plain, tls } });
+                let listener = Listener { socket: bind(url)?, mode, plain, tls, room: rooms.clients.clone() };
+                client.push(ClientPort { url: url.clone(), listener });
             }
         }
-        Ok(Self { peer, client, peer_client: secrets.peer_client })
+        Ok(Self { peer, client, peer_client: secrets.peer_client, rooms })
     }
 }
 
@@ -83,14 +110,31 @@ pub fn shown(urls: &[Url]) -> Vec<String> {
     urls.iter().map(ToString::to_string).collect()
 }
 
+/// etcd's text when a port cannot be had, and what to do.
 fn bind(url: &Url) -> Result<Bound, String> {
-    let bound = if url.scheme.is_unix() {
-        bind_unix(&url.address)
+    let (network, bound) = if url.scheme.is_unix() {
+        ("unix", bind_unix(&url.address))
     } else {
         let (host, port) = url.host_port().ok_or_else(|| format!("listen {url}: missing port in address"))?;
-        bind_tcp(host, port)
+        ("tcp", bind_tcp(host, port))
     };
-    bound.map_err(|error| format!("listen {url}: {error}"))
+    bound.map_err(|error| {
+        let (what, remedy) = match error.kind() {
+            ErrorKind::AddrInUse => (
+                "address already in use".to_owned(),
+                "; another process listens there, perhaps this member itself: stop it, or choose another port",
+            ),
+            ErrorKind::AddrNotAvailable => (
+                "cannot assign requested address".to_owned(),
+                "; this machine has no such address: listen on one it has, or on 0.0.0.0",
+            ),
+            ErrorKind::PermissionDenied => {
+                ("permission denied".to_owned(), "; choose a place where this server's user may listen")
+            }
+            _ => (error.to_string(), ""),
+        };
+        format!("listen {network} {}: bind: {what}{remedy}", url.address)
+    })
 }
 
 /// The TLS of both ports; `None` where no URL wants it.
@@ -147,4 +191,22 @@ fn secrets(config: &Config) -> Result<Secrets, String> {
         peer_server: server(&peer, Port::Peer, &config.listen_peer)?,
         peer_client: dials_tls.then(|| peer.client()).transpose().map_err(|error| error_chain(&error))?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse_urls;
+
+    #[test]
+    fn a_port_in_use_is_told_as_etcd_tells_it_and_what_to_do() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+        let address = taken.local_addr().expect("bound");
+        let url = parse_urls(&format!("http://{address}")).expect("a URL").remove(0);
+        let refused = bind(&url).expect_err("in use");
+        assert!(
+            refused.starts_with(&format!("listen tcp {address}: bind: address already in use; another process")),
+            "{refused}"
+        );
+    }
 }

@@ -19,9 +19,9 @@ use crate::config::Config;
 use crate::ending::{self, Outcome, Signals};
 use crate::failure::Failure;
 use crate::memory::MEMORY;
-use crate::ports::{self, ClientPort, Ports};
+use crate::ports::{self, ClientPort, Ports, Rooms};
 use crate::wiring::{self, PeerPort};
-use crate::{cluster_version, version};
+use crate::{cluster_version, data_dir, version};
 
 /// For one connect to a peer.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,16 +33,16 @@ pub fn run(config: Config) -> ExitCode {
     tracing::info!(data_dir = %config.data_dir.display(), "Initialize and start etcd server");
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failed(&format!("no runtime: {error}"), ExitCode::FAILURE),
+        Err(error) => return failed("cannot start", &format!("no runtime: {error}"), ExitCode::FAILURE),
     };
     match runtime.block_on(serve(config)) {
         Ok(code) => code,
-        Err(Failure { text, code }) => failed(&text, ExitCode::from(code)),
+        Err(Failure { what, text, code }) => failed(what, &text, ExitCode::from(code)),
     }
 }
 
-fn failed(error: &str, code: ExitCode) -> ExitCode {
-    tracing::error!(error, "discovery failed");
+fn failed(what: &str, error: &str, code: ExitCode) -> ExitCode {
+    tracing::error!(error, "{what}");
     code
 }
 
@@ -53,10 +53,10 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let layout = Layout::new(&config.data_dir, config.wal_dir.as_deref());
 
-    disk.create_dir_all(&config.data_dir).map_err(|error| Failure::of_directory(&config.data_dir, &error))?;
-    let ports = Ports::open(&config)?;
+    data_dir::prepare(&*disk, &config.data_dir)?;
+    let ports = Ports::open(&config).map_err(Failure::of_ports)?;
     bootstrap::import(&disk, &layout)?;
-    let Ports { peer, client: clients, peer_client } = ports;
+    let Ports { peer, client: clients, peer_client, rooms } = ports;
     let lobby = Lobby::listen(peer, MEMORY).map_err(|error| format!("cannot start the peer port: {error}"))?;
     // Others may have to answer first, which may take until they are started.
     let identity = tokio::select! {
@@ -64,7 +64,7 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
         kind = signals.next() => return Ok(ending::not_started(kind)),
     };
     log_start(&config, &identity);
-    let parts = start(&config, &disk, &layout, identity, lobby, peer_client)?;
+    let parts = start(&config, &disk, &layout, identity, lobby, peer_client, rooms)?;
     let serves = |parts: &Parts| {
         parts.serve_clients(clients);
         if !config.keep_imported {
@@ -93,6 +93,7 @@ fn start(
     identity: Identity,
     lobby: Lobby,
     peer_client: Option<ClientTls>,
+    rooms: Rooms,
 ) -> Result<Parts, Failure> {
     let options = wiring::start_options(config, layout.clone(), identity.bootstrap.clone());
     let node_config = wiring::node_config(config, &identity);
@@ -104,7 +105,7 @@ fn start(
         .map_err(|error| format!("cannot start the node's threads: {error}"))?;
     let node = running.handle().clone();
     let client = PeerClient::new(peer_client, DIAL_TIMEOUT);
-    let options = wiring::api_options(config, node.clone(), client.clone(), &transport);
+    let options = wiring::api_options(config, node.clone(), client.clone(), &transport, rooms);
     let edge = dolmen_api::serve(runtimes, Vec::new(), options)
         .map_err(|error| format!("cannot start the client port: {error}"))?;
     transport

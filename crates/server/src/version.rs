@@ -3,6 +3,9 @@
 /// The etcd release whose behaviour this server has.
 pub const ETCD: &str = "3.7.3";
 
+/// The commit it was built from; a build outside of a repository has none.
+pub const COMMIT: Option<&str> = option_env!("DOLMEN_COMMIT");
+
 /// `etcd --version`, line by line as etcd prints it; the last line is our own.
 pub fn text() -> String {
     let architecture = match std::env::consts::ARCH {
@@ -11,8 +14,8 @@ pub fn text() -> String {
         other => other,
     };
     format!(
-        "etcd Version: {ETCD}\nGit SHA: Not provided (use ./build instead of go build)\nGo Version: none\n\
-         Go OS/Arch: {}/{architecture}\nDolmen Version: {}\n",
+        "etcd Version: {ETCD}\nGit SHA: {}\nGo Version: none\nGo OS/Arch: {}/{architecture}\nDolmen Version: {}\n",
+        COMMIT.unwrap_or("Not provided (built outside of a repository, or for development)"),
         std::env::consts::OS,
         env!("CARGO_PKG_VERSION")
     )

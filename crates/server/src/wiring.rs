@@ -16,7 +16,7 @@ use crate::bootstrap::{self, Identity};
 use crate::config::Config;
 use crate::memory::MEMORY;
 use crate::network_metrics;
-use crate::ports::shown;
+use crate::ports::{Rooms, shown};
 use crate::serve::DIAL_TIMEOUT;
 use crate::to_leader::ToLeader;
 use crate::version;
@@ -80,7 +80,13 @@ pub fn transport_config(
     }
 }
 
-pub fn api_options(config: &Config, node: Handle, client: PeerClient, transport: &Transport) -> dolmen_api::Options {
+pub fn api_options(
+    config: &Config,
+    node: Handle,
+    client: PeerClient,
+    transport: &Transport,
+    rooms: Rooms,
+) -> dolmen_api::Options {
     let api = dolmen_api::Config {
         server_version: version::ETCD.into(),
         max_request_bytes: config.max_request_bytes as usize,
@@ -95,7 +101,7 @@ pub fn api_options(config: &Config, node: Handle, client: PeerClient, transport:
         cors: config.cors.clone(),
         ..dolmen_api::Config::default()
     };
-    let extra_metrics = vec![network_metrics::families(node.status().member_id, transport.stats().clone())];
+    let extra_metrics = vec![network_metrics::families(node.status().member_id, transport.stats().clone(), rooms)];
     let runtimes = std::thread::available_parallelism().map_or(1, usize::from);
     let forwarder = Arc::new(ToLeader::new(client, runtimes));
     dolmen_api::Options { config: api, node, forwarder, extra_metrics, memory: MEMORY }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dolmen_env::{Memory, Mono};
-use dolmen_net::{Bound, ClientTls, ServerTls};
+use dolmen_net::{Bound, ClientTls, Room, ServerTls};
 use dolmen_types::{ClusterId, MemberId};
 
 /// Who this member is and how it reaches others.
@@ -39,4 +39,6 @@ pub struct PeerListener {
     pub socket: Bound,
     /// For `https` and `unixs`.
     pub tls: Option<ServerTls>,
+    /// How many it holds.
+    pub room: Arc<Room>,
 }

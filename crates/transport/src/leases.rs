@@ -58,8 +58,9 @@ pub(crate) enum Left {
     Other(Vec<u8>),
 }
 
-/// Answers renewals for as long as nothing else comes. `patience`: within it each request has to be whole.
-pub(crate) async fn serve<S>(api: &dyn PeerApi, io: &mut S, patience: Duration) -> Left
+/// Answers renewals for as long as nothing else comes. `patience`: within it each request has to be whole. `used` is called
+/// after each batch.
+pub(crate) async fn serve<S>(api: &dyn PeerApi, io: &mut S, patience: Duration, used: impl Fn()) -> Left
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -104,6 +105,7 @@ where
                 return Left::Nothing;
             }
             deadline = Instant::now() + patience;
+            used();
         }
         buffer.drain(..at);
         if other {

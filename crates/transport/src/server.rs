@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use dolmen_net::{Accepted, Listener, ServerTls};
+use dolmen_net::{Accepted, Listener, Seat, ServerTls};
 use dolmen_proto::raftpb::Message;
 use dolmen_types::{error_chain, hex_id};
 use http::header::{ALLOW, CONNECTION, HeaderValue};
@@ -26,7 +26,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prost::Message as _;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::api::ApiRequest;
 use crate::codec::{DecodeError, MESSAGE_LIMIT, Refusal, SNAPSHOT_MESSAGE_LIMIT, decode_framed};
@@ -40,8 +40,6 @@ use crate::stream::{StreamBody, StreamKind};
 use crate::version::{self, CLUSTER_ID, PEER_URLS, RAFT_TO, SERVER_FROM, SERVER_VERSION};
 use crate::{probe, snapshot};
 
-/// Connections of one listener at most; more are closed as they come.
-const MAX_CONNECTIONS: usize = 4096;
 /// How long a connection may take to bring the head of a request, the first as well as later ones.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of body an api request may have.
@@ -50,44 +48,55 @@ const API_BODY_LIMIT: u64 = 1 << 20;
 /// Accepts connections for as long as the runtime lives.
 pub(crate) async fn listen(door: watch::Receiver<Door>, listener: PeerListener) -> io::Result<()> {
     let socket = Listener::new(listener.socket)?;
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let accepted = socket.accept().await;
-        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
-        let (door, tls) = (door.clone(), listener.tls.clone());
-        tokio::spawn(async move {
-            serve(door, accepted, tls).await;
-            drop(permit);
-        });
+        let (accepted, seat) = socket.accept(&listener.room).await;
+        tokio::spawn(serve(door.clone(), accepted, seat, listener.tls.clone()));
     }
 }
 
-async fn serve(mut door: watch::Receiver<Door>, accepted: Accepted, tls: Option<ServerTls>) {
+/// Serves one connection to its end. One without a request in hand may be asked to leave for the sake of others; a raft
+/// stream is such a request for as long as it lasts.
+async fn serve(mut door: watch::Receiver<Door>, accepted: Accepted, seat: Seat, tls: Option<ServerTls>) {
     let remote = accepted.remote();
-    let Ok(io) = accepted.adopt() else { return };
-    let secured: Box<dyn Io> = match tls {
-        None => Box::new(io),
-        Some(tls) => match tls.accept(io, remote).await {
-            Some(secured) => Box::new(secured),
-            None => return,
-        },
+    let beginning = async {
+        let io = accepted.adopt().ok()?;
+        let secured: Box<dyn Io> = match tls {
+            None => Box::new(io),
+            Some(tls) => Box::new(tls.accept(io, remote).await?),
+        };
+        let mut io = WriteTimeout::new(secured);
+        let (shared, ahead) = lobby::enter(&mut door, &mut io, HEAD_TIMEOUT).await?;
+        let mut io = Prefixed::new(ahead, io);
+        match leases::serve(&*shared.api, &mut io, HEAD_TIMEOUT, || seat.touch()).await {
+            Left::Nothing => None,
+            Left::Other(ahead) => Some((shared, Prefixed::new(ahead, io))),
+        }
     };
-    let mut io = WriteTimeout::new(secured);
-    let Some((shared, ahead)) = lobby::enter(&mut door, &mut io, HEAD_TIMEOUT).await else { return };
-    let mut io = Prefixed::new(ahead, io);
-    let ahead = match leases::serve(&*shared.api, &mut io, HEAD_TIMEOUT).await {
-        Left::Nothing => return,
-        Left::Other(ahead) => ahead,
+    let begun = tokio::select! {
+        begun = beginning => begun,
+        () = seat.asked_to_leave() => None,
     };
-    let service = service_fn(move |request| {
-        let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(route(&shared, request).await) }
+    let Some((shared, io)) = begun else { return };
+    let seat = &seat;
+    let service = service_fn(|request| {
+        let (shared, open) = (Arc::clone(&shared), seat.open());
+        async move { Ok::<_, Infallible>(route(&shared, request).await.map(|body| open.during(body))) }
     });
-    let served = http1::Builder::new()
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(Prefixed::new(ahead, io)), service)
-        .await;
+        .serve_connection(TokioIo::new(io), service);
+    let mut connection = std::pin::pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = seat.asked_to_leave() => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                served = connection => served,
+                () = seat.overstayed() => return,
+            }
+        }
+    };
     if let Err(error) = served {
         tracing::debug!(?remote, error = %error_chain(&error), "a peer connection ended with an error");
     }

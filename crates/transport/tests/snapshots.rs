@@ -133,7 +133,11 @@ fn leftovers_of_a_crash_are_removed() {
         clock: Arc::new(|| dolmen_env::Mono(1)),
         memory: dolmen_env::Memory::untold(),
     });
-    let listener = dolmen_transport::PeerListener { socket: dolmen_net::Bound::Tcp(listener), tls: None };
+    let listener = dolmen_transport::PeerListener {
+        socket: dolmen_net::Bound::Tcp(listener),
+        tls: None,
+        room: dolmen_net::Room::new(4096),
+    };
     let lobby = Lobby::listen(vec![listener], Memory::untold()).expect("listens");
     transport.start(lobby, Arc::new(common::Recorder::default()), Arc::new(common::EchoApi)).expect("starts");
     transport.stop();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use dolmen_api::{Config, Edge, LeaseForwarder, Listener, Mode, Options, PeerAnswer, Runtimes, serve};
 use dolmen_env::{Memory, Mono, RealClock, SimDisk};
-use dolmen_net::Bound;
+use dolmen_net::{Bound, Room};
 use dolmen_node::{Bootstrap, Layout, Member, PeerAddress, PeerSender, Running, StartOptions, spawn, start};
 
 /// Nobody to send anything to.
@@ -89,7 +89,7 @@ impl TestMember {
         let running = spawn(started, disk, Arc::new(NoPeers), sinks, Memory::untold()).unwrap();
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        let listener = Listener { socket: Bound::Tcp(socket), mode, plain: true, tls: None };
+        let listener = Listener { socket: Bound::Tcp(socket), mode, plain: true, tls: None, room: Room::new(1000) };
         let node = running.handle().clone();
         let options =
             Options { config, node, forwarder: Arc::new(NoPeers), extra_metrics: Vec::new(), memory: Memory::untold() };

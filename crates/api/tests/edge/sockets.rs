@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dolmen_api::{Listener, Mode};
-use dolmen_net::{Bound, ServerTls};
+use dolmen_net::{Bound, Room, ServerTls};
 use dolmen_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -50,7 +50,13 @@ async fn one_port_speaks_tls_and_plain_grpc_and_http() {
     let (server, connector) = tls();
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
-    let listener = Listener { socket: Bound::Tcp(socket), mode: Mode::GrpcAndHttp, plain: true, tls: Some(server) };
+    let listener = Listener {
+        socket: Bound::Tcp(socket),
+        mode: Mode::GrpcAndHttp,
+        plain: true,
+        tls: Some(server),
+        room: Room::new(1000),
+    };
     member.edge.as_ref().unwrap().listen(listener);
     let name = ServerName::try_from("localhost").unwrap();
 
@@ -80,7 +86,8 @@ async fn a_unix_socket_serves_as_well() {
     let dir = std::env::temp_dir().join(format!("dolmen-api-{}", std::process::id()));
     let _absent = std::fs::remove_file(&dir);
     let socket = std::os::unix::net::UnixListener::bind(&dir).unwrap();
-    let listener = Listener { socket: Bound::Unix(socket), mode: Mode::Grpc, plain: true, tls: None };
+    let listener =
+        Listener { socket: Bound::Unix(socket), mode: Mode::Grpc, plain: true, tls: None, room: Room::new(1000) };
     member.edge.as_ref().unwrap().listen(listener);
     let client = Client::over(UnixStream::connect(&dir).await.unwrap()).await;
     client.unary::<RangeResponse>("/etcdserverpb.KV/Range", &any()).await.unwrap();

@@ -8,6 +8,7 @@
 
 mod floods;
 mod folders;
+mod handshakes;
 mod idle;
 mod junk;
 mod messages;

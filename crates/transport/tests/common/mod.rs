@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dolmen_env::{Memory, Mono};
-use dolmen_net::{Bound, ClientTls, ServerTls};
+use dolmen_net::{Bound, ClientTls, Room, ServerTls};
 use dolmen_proto::raftpb::{Entry, Message, MessageType};
 use dolmen_transport::{
     ApiFuture, ApiRequest, ApiResponse, Config, Lobby, PeerAddress, PeerApi, PeerListener, PeerSender, RaftSink,
@@ -122,7 +122,7 @@ impl Member {
             memory: Memory::untold(),
         });
         let sink = Arc::new(Recorder::default());
-        let listener = PeerListener { socket: Bound::Tcp(listener), tls: tls.server };
+        let listener = PeerListener { socket: Bound::Tcp(listener), tls: tls.server, room: Room::new(4096) };
         let lobby = Lobby::listen(vec![listener], Memory::untold()).expect("listens");
         transport.start(lobby, Arc::clone(&sink) as _, Arc::new(EchoApi)).expect("starts");
         Self { id, url, transport, sink, dir }
