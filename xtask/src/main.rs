@@ -12,6 +12,7 @@ mod ci;
 mod codegen;
 mod common;
 mod crash;
+mod dist;
 mod files;
 mod fuzz;
 mod go;
@@ -43,6 +44,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   crash [--quick]           power loss and kill -9
   hostile [--only TRIAL] [--quick] [--list] [--server PATH]
                             trials by real processes: members that lose what they held, peers that mean harm
+  dist [--quick] [--out DIR]
+                            a static binary on musl, its manual pages and completions, as a tarball and a Debian package, run
+                            in a bare chroot (--quick: not optimised, and only that); needs the musl target of Rust
   fuzz [--seconds N] [--target NAME]
                             damaged bytes to everything that reads bytes, a minute each
   bench [tools] [--only NAME,NAME] [--members 1|3] [--client load|benchmark] [--rounds N] [--scale X] [--keys N]
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         "sim" => sim::run(rest),
         "crash" => crash::run(rest),
         "hostile" => hostile::run(rest),
+        "dist" => dist::run(rest),
         "fuzz" => fuzz::run(rest),
         "bench" => bench::run(rest),
         "tools-diff" => tools_diff::run(rest),
