@@ -34,7 +34,7 @@ impl Requests {
 
 fn machine(seed: u64) -> Machine {
     let log = dolmen_revlog::Options { spare_bytes: 0, ..dolmen_revlog::Options::default() };
-    let config = Config { lease: dolmen_lease::Config::default(), log };
+    let config = Config { log, ..Config::default() };
     Machine::open(Arc::new(SimDisk::new(seed)), Path::new("/member/store"), config).expect("an empty folder")
 }
 

@@ -21,7 +21,7 @@ pub struct Segment {
 }
 
 fn options() -> Options {
-    Options { segment_bytes: 3000, sync_bytes: 1500, spare_bytes: 0, ..Options::default() }
+    Options { segment_bytes: 3000, sync_bytes: 1500, part_bytes: 150, spare_bytes: 0, ..Options::default() }
 }
 
 impl Segment {
