@@ -56,6 +56,9 @@ pub struct Message {
     pub context: ::prost::bytes::Bytes,
     #[prost(message, repeated, tag = "14")]
     pub responses: ::prost::alloc::vec::Vec<Message>,
+    /// Of our own, on MsgProp: the term in which it was passed on; 0 for none.
+    #[prost(uint64, tag = "7003")]
+    pub sent_term: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HardState {

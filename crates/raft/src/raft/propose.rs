@@ -20,6 +20,18 @@ impl<S: Storage> Raft<S> {
             return Err(self.invalid(&proposal, "a proposal without entries"));
         }
         let changes = self.conf_changes_in(&proposal)?;
+        if proposal.sent_term != 0 && proposal.sent_term != self.term {
+            // Its sender may have proposed it again since: it is good for the term it was sent in, and for no other.
+            log!(
+                self.logger,
+                Debug,
+                "{:x} [term {}] was passed a proposal in term {}; dropping proposal",
+                self.id,
+                self.term,
+                proposal.sent_term
+            );
+            return Err(Error::ProposalDropped);
+        }
         if !self.tracker.progress.contains(self.id) {
             // Removed while it leads: it finishes what it began and takes nothing new.
             return Err(Error::ProposalDropped);

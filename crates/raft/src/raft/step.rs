@@ -292,7 +292,18 @@ impl<S: Storage> Raft<S> {
                     );
                     return Err(Error::ProposalDropped);
                 }
-                self.pass_to_leader(message);
+                if message.to != NONE {
+                    // Whoever passed it on counts on the member it chose, in the term that it named.
+                    log!(
+                        self.logger,
+                        Debug,
+                        "{:x} does not pass on what {:x} passed on; dropping proposal",
+                        self.id,
+                        message.from
+                    );
+                    return Err(Error::ProposalDropped);
+                }
+                self.pass_to_leader(Message { sent_term: self.term, ..message });
             }
             MsgApp => {
                 self.hear_leader(message.from);
