@@ -169,13 +169,14 @@ impl Driver {
             }
             let effects = self.node.advance(RealClock::mono());
             let busy = effects.busy;
+            let wake_at = effects.wake_at.map_or(next_tick, |at| at.min(next_tick));
             if let Some(reason) = self.carry_out(effects) {
                 return Ok(reason);
             }
             if idle && !busy {
                 rests.rest(now);
             }
-            patience = if busy { Duration::ZERO } else { Duration::from_nanos(next_tick.since(RealClock::mono())) };
+            patience = if busy { Duration::ZERO } else { Duration::from_nanos(wake_at.since(RealClock::mono())) };
         }
     }
 

@@ -129,6 +129,10 @@ pub enum Input {
     Peer(Message),
     /// A snapshot message whose database lies at the path.
     PeerSnapshot(Message, PathBuf),
+    /// The process behind a member is a Dolmen, or is not. Comes before the first message of that process.
+    PeerIsDolmen(MemberId, bool),
+    /// Everything says that a member's process has died; see [`crate::RaftSink::peer_gone`].
+    PeerGone(MemberId),
     Unreachable(MemberId),
     SnapshotStatus(MemberId, bool),
     /// Our store could not be read while a snapshot was made of it, for the reason given.
@@ -188,6 +192,8 @@ pub struct Effects {
     pub peers: Option<(Vec<PeerAddress>, Vec<MemberId>)>,
     /// There is more to do: come back without waiting.
     pub busy: bool,
+    /// Come back then, whatever happens.
+    pub wake_at: Option<Mono>,
     pub stopped: Option<StopReason>,
 }
 
@@ -253,7 +259,7 @@ impl Node {
             applying: Applying::default(),
             proposals: Proposals::default(),
             reads: Reads::new(first_id(config.member_id, config.incarnation)),
-            leadership: Leadership::new(parts.now),
+            leadership: Leadership::new(parts.now, config.seed ^ config.incarnation),
             leases: LeaseKeeper::new(),
             log: LogWriter::new(parts.hard_state),
             snapshots: SnapshotExchange::new(parts.disk, parts.marked),
@@ -303,6 +309,8 @@ impl Node {
                 }
                 self.receive(message);
             }
+            Input::PeerIsDolmen(id, dolmen) => self.leadership.set_dolmen(id, dolmen),
+            Input::PeerGone(id) => self.peer_gone(id),
             Input::Unreachable(id) => self.raft.report_unreachable(id),
             Input::SnapshotStatus(id, arrived) => self.raft.report_snapshot(id, arrived),
             // A leader that can make no snapshot would leave a follower behind for good; whoever leads next can help it.
@@ -331,6 +339,7 @@ impl Node {
         // One leads to another: a leader that is found takes what waited for one, an answered read may want a proposal.
         // Whatever is left here waits for the next input, at worst for a tick.
         let mut budget = Budget::new(self.cx.config.apply_bytes_per_turn);
+        self.follow_hint();
         loop {
             if !self.applying.is_empty() {
                 self.apply(&mut budget);
@@ -348,6 +357,7 @@ impl Node {
         self.background();
         self.open_renewals();
         self.publish_status();
+        self.cx.effects.wake_at = self.leadership.wake_at();
         self.wake_streams();
         if let Some(reason) = self.ending.take() {
             self.answer_everybody(&RequestError::Stopped);

@@ -36,6 +36,11 @@ pub trait RaftSink: Send + Sync {
     fn receive(&self, message: Message);
     /// A snapshot whose bbolt file lies whole and synced at `db`.
     fn receive_snapshot(&self, message: Message, db: PathBuf);
+    /// Whether the process behind a member is a Dolmen. Told before the first message that comes from it.
+    fn peer_is_dolmen(&self, id: MemberId, dolmen: bool);
+    /// Everything says that the member's process has died, which only Dolmens are said of: all its streams were closed, and
+    /// a dial since was refused at each of its URLs. A hint, not a proof: a firewall that rejects looks the same.
+    fn peer_gone(&self, id: MemberId);
     /// The member could not be reached, or its queue was full.
     fn unreachable(&self, id: MemberId);
     /// A snapshot sent by [`PeerSender::send_snapshot`] arrived (or did not).

@@ -250,6 +250,14 @@ impl RaftSink for Handle {
         self.shared.inbox.push(Input::PeerSnapshot(message, db));
     }
 
+    fn peer_is_dolmen(&self, id: MemberId, dolmen: bool) {
+        self.shared.inbox.push(Input::PeerIsDolmen(id, dolmen));
+    }
+
+    fn peer_gone(&self, id: MemberId) {
+        self.shared.inbox.push(Input::PeerGone(id));
+    }
+
     fn unreachable(&self, id: MemberId) {
         self.shared.inbox.push(Input::Unreachable(id));
     }

@@ -303,6 +303,135 @@ fn a_change_of_the_membership_is_answered_when_it_is_in_force() {
     assert_eq!(group.members[&follower].node.machine().conf_state().learners, [4]);
 }
 
+/// Tells everybody that is left of a process that has died.
+fn show_death(group: &mut Group, id: u64) {
+    group.members.remove(&id);
+    for member in group.members.values_mut() {
+        member.node.step(Mono(group.now), Input::PeerGone(id));
+    }
+    group.settle();
+}
+
+/// Time passes, and no tick.
+fn pass(group: &mut Group, ticks: u64) {
+    for _ in 0..ticks {
+        group.now += TICK;
+        group.settle();
+    }
+}
+
+fn all_are_dolmens(group: &mut Group) {
+    for member in group.members.values_mut() {
+        for id in [1, 2, 3] {
+            member.node.step(Mono(group.now), Input::PeerIsDolmen(id, true));
+        }
+    }
+}
+
+#[test]
+fn a_leader_whose_process_has_died_is_followed_without_a_timeout() {
+    let mut group = Group::new();
+    let old = group.elect(&[1, 2, 3]);
+    show_death(&mut group, old);
+    pass(&mut group, 50);
+    let new = group.leader().expect("no tick has passed, but a moment");
+    let slot = group.put(new, "k", "v");
+    assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Ok(_)))));
+}
+
+#[test]
+fn a_leader_that_others_hear_is_not_deposed_by_a_hint() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    let term = group.members[&leader].node.raft().term();
+    let misled = if leader == 1 { 2 } else { 1 };
+    for _ in 0..3 {
+        let node = &mut group.members.get_mut(&misled).unwrap().node;
+        node.step(Mono(group.now), Input::PeerGone(leader));
+        group.settle();
+        pass(&mut group, 100);
+        for _ in 0..2 * ELECTION_TICKS {
+            group.tick(&[1, 2, 3]);
+        }
+        assert_eq!((group.leader(), group.members[&leader].node.raft().term()), (Some(leader), term));
+        let slot = group.put(misled, "k", "v");
+        assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Ok(_)))), "it has heard the leader again");
+    }
+}
+
+/// A put that its leader took along is done by the next one, once, without its caller asking again.
+#[test]
+fn what_a_dead_leader_took_along_is_done_once() {
+    // Whether the leader had passed the entry on before it died.
+    for arrived in [false, true] {
+        let mut group = Group::new();
+        let old = group.elect(&[1, 2, 3]);
+        all_are_dolmens(&mut group);
+        let at = if old == 1 { 2 } else { 1 };
+        let lost = if arrived { MessageType::MsgAppResp } else { MessageType::MsgProp };
+        group.lose = Box::new(move |message| message.r#type == lost as i32);
+        let slot = group.put(at, "k", "v");
+        assert!(!group.replies.contains_key(&slot));
+        group.lose = Box::new(|_| false);
+        show_death(&mut group, old);
+        pass(&mut group, 50);
+        assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Ok(_)))), "arrived: {arrived}");
+        let found = group.get(at, "k").unwrap();
+        let kv = dolmen_proto::mvccpb::KeyValue::decode(found[0].clone()).unwrap();
+        assert_eq!(kv.version, 1);
+    }
+}
+
+/// A member of etcd may do at any time what it was passed: its caller is told that nobody knows.
+#[test]
+fn beside_a_member_of_etcd_nothing_is_proposed_again() {
+    let mut group = Group::new();
+    let old = group.elect(&[1, 2, 3]);
+    all_are_dolmens(&mut group);
+    let at = if old == 1 { 2 } else { 1 };
+    let member = &mut group.members.get_mut(&at).unwrap().node;
+    member.step(Mono(group.now), Input::PeerIsDolmen(old, false));
+    group.lose = Box::new(|message| message.r#type == MessageType::MsgProp as i32);
+    let slot = group.put(at, "k", "v");
+    group.lose = Box::new(|_| false);
+    group.members.remove(&old);
+    let rest: Vec<u64> = group.members.keys().copied().collect();
+    group.elect(&rest);
+    group.tick(&rest);
+    assert!(!group.replies.contains_key(&slot));
+    group.now += 6_000_000_000;
+    group.tick(&rest);
+    let Some(Reply::Applied(Err(error))) = group.replies.get(&slot) else { panic!("an answer") };
+    assert_eq!(*error, RequestError::TimeoutLeaderFailure);
+}
+
+/// A proposal is good in the term it was passed on in, at the member it was passed to.
+#[test]
+fn a_proposal_of_another_term_is_not_taken_and_none_is_passed_on_twice() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    let term = group.members[&leader].node.raft().term();
+    let (follower, other) = if leader == 1 { (2, 3) } else { (1, if leader == 2 { 3 } else { 2 }) };
+    let last = |group: &Group| dolmen_raft::Storage::last_index(group.members[&leader].node.raft().storage());
+    let passed_on = |to, sent_term| Message {
+        r#type: MessageType::MsgProp as i32,
+        from: other,
+        to,
+        entries: vec![dolmen_proto::raftpb::Entry::default()],
+        sent_term,
+        ..Message::default()
+    };
+    let before = last(&group);
+    for (to, sent_term, taken) in
+        [(leader, term - 1, 0), (leader, term + 1, 0), (follower, term, 0), (leader, term, 1), (leader, 0, 2)]
+    {
+        let node = &mut group.members.get_mut(&to).unwrap().node;
+        node.step(Mono(group.now), Input::Peer(passed_on(to, sent_term)));
+        group.settle();
+        assert_eq!(last(&group) - before, taken, "passed to {to} in term {sent_term}");
+    }
+}
+
 #[test]
 fn a_new_leader_does_not_deny_a_lease_that_it_has_not_applied_yet() {
     let mut group = Group::new();

@@ -147,6 +147,9 @@ impl World {
             self.queue.after(delay, Event::Restart(node));
         }
         self.drop_watches(node);
+        if why != "power loss" {
+            self.show_death(node);
+        }
         for at in 0..self.clients.len() {
             if let Some(op) = self.clients[at].current
                 && self.ops[op].node == node
@@ -154,6 +157,17 @@ impl World {
                 // The connection breaks: the outcome is unknown.
                 let delay = self.rng.range(US, 5 * MS);
                 self.queue.after(delay, Event::GiveUp(op));
+            }
+        }
+    }
+
+    /// A process that dies shows, where the network lets it: connections to it are reset and refused.
+    fn show_death(&mut self, whose: usize) {
+        for node in (0..self.plan.nodes).filter(|node| *node != whose) {
+            if !self.net.is_cut(node, whose) && !self.net.is_cut(whose, node) && self.members[node].running.is_some() {
+                let delay = self.rng.range(100 * US, 20 * MS);
+                let epoch = self.members[node].epoch;
+                self.queue.after(delay, Event::Gone { node, epoch, whose });
             }
         }
     }
@@ -210,6 +224,12 @@ impl World {
         let at = member.when(next_tick);
         self.trace.note(now, node as u8, "start", epoch, applied);
         self.stats.starts += 1;
+        if self.plan.known {
+            let others: Vec<_> = self.cluster.peers.iter().map(|peer| peer.id).collect();
+            if let Some(running) = &mut self.members[node].running {
+                running.inbox.extend(others.into_iter().map(|id| Input::PeerIsDolmen(id, true)));
+            }
+        }
         if applied > self.model.last_index() {
             return Err(format!("n{node} came back at index {applied}, which nobody applied"));
         }

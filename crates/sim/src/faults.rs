@@ -114,6 +114,11 @@ impl World {
                 let target = self.members[self.rng.below(nodes as u64) as usize].id;
                 self.issue(Owner::Operator, node, What::MoveLeader { target });
             }
+            FaultKind::FalseHint if running => {
+                let leader = self.members[node].running.as_ref().map_or(0, |r| r.node.raft().basic_status().leader_id);
+                self.trace.note(now, node as u8, "false hint", leader, 0);
+                self.input(node, dolmen_node::Input::PeerGone(leader));
+            }
             FaultKind::Contest if nodes > 2 => self.contest(node),
             _ => {}
         }

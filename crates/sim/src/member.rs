@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dolmen_env::{Disk, DiskLock, Mono, SimDisk};
 use dolmen_node::{Bootstrap, Config, Input, Layout, Member as Peer, Node, StartError, StartOptions};
-use dolmen_proto::raftpb::Entry;
+use dolmen_proto::raftpb::{Entry, Message};
 use dolmen_raft::Storage;
 use dolmen_types::{ClusterId, MemberId, error_chain};
 use dolmen_wal::{WalError, WalOptions};
@@ -33,6 +33,8 @@ pub(crate) struct Running {
     pub ahead: VecDeque<Entry>,
     /// The index up to which applied entries were compared with the model.
     pub seen: u64,
+    /// The newest proposal that it passed on to a leader: [`Mutant::ProposeTooSoon`].
+    pub passed_on: Option<Message>,
     /// It hands leadership over since it came upon rot, at this time of its clock.
     pub leaving: Option<Mono>,
 }
@@ -183,6 +185,7 @@ impl Member {
             history: HistoryThread::default(),
             ahead: VecDeque::new(),
             seen,
+            passed_on: None,
             leaving: None,
         }));
         Ok(())

@@ -30,10 +30,12 @@ pub enum Mutant {
     WipeAndRejoin,
     /// The vote is not written.
     VoteNotPersisted,
+    /// A proposal is passed on to the next leader although the last one may have done it.
+    ProposeTooSoon,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::AckBeforeSync,
         Self::SyncLies,
         Self::StaleRead,
@@ -43,6 +45,7 @@ impl Mutant {
         Self::CutAtRot,
         Self::WipeAndRejoin,
         Self::VoteNotPersisted,
+        Self::ProposeTooSoon,
     ];
 
     /// The name on the command line.
@@ -57,6 +60,7 @@ impl Mutant {
             Self::CutAtRot => "cut-at-rot",
             Self::WipeAndRejoin => "wipe-and-rejoin",
             Self::VoteNotPersisted => "vote-not-persisted",
+            Self::ProposeTooSoon => "propose-too-soon",
         }
     }
 

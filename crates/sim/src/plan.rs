@@ -40,6 +40,8 @@ pub(crate) enum FaultKind {
     CrashCalls,
     /// Leadership is handed over.
     MoveLeader,
+    /// A member is told that another's process has died, which lives.
+    FalseHint,
     /// The leader dies, and two members that do not hear each other want to follow it. Whoever votes for one of them dies
     /// at once and is soon back, while the one it voted for is heard by nobody.
     Contest,
@@ -51,6 +53,8 @@ pub(crate) struct Plan {
     pub tick: u64,
     pub election_ticks: usize,
     pub pre_vote: bool,
+    /// Whether members know each other for Dolmens.
+    pub known: bool,
     /// Permille of real time each member's clock runs at.
     pub rates: Vec<u64>,
     pub snapshot_count: u64,
@@ -125,6 +129,7 @@ impl Plan {
             F::Eio,
             F::CrashCalls,
             F::MoveLeader,
+            F::FalseHint,
             F::Contest,
         ];
         for fault in all {
@@ -175,6 +180,7 @@ impl Plan {
             tick: rng.range(10, 26) * MS,
             election_ticks: rng.range(5, 11) as usize,
             pre_vote,
+            known: rng.chance(800),
             rates,
             snapshot_count: rng.range(5, 120),
             catch_up_entries: rng.range(1, 30),

@@ -11,6 +11,7 @@ use dolmen_types::error_chain;
 use crate::clients::ANSWERS;
 use crate::invariants::crc;
 use crate::member::Member;
+use crate::mutants::Mutant;
 use crate::net::kind;
 use crate::plan::{MS, US};
 use crate::world::{Event, World};
@@ -56,9 +57,14 @@ impl World {
         running.look_ahead();
         let effects = running.node.advance(local);
         let next_tick = running.next_tick;
+        let wake_at = effects.wake_at;
         if ticked {
             let at = member.when(next_tick);
             self.queue.at(at, Event::Tick { node, epoch });
+        }
+        if let Some(wake_at) = wake_at {
+            let at = member.when(wake_at.0);
+            self.queue.at(at, Event::Turn { node, epoch });
         }
         self.watch_leaving(node, local, effects.stopped.is_some())?;
         let applied = self.members[node].running.as_ref().map_or(0, |running| running.node.machine().applied());
@@ -74,6 +80,9 @@ impl World {
         let epoch = self.members[node].epoch;
         for message in effects.messages {
             self.send(node, message);
+        }
+        if self.options.mutant == Some(Mutant::ProposeTooSoon) {
+            self.propose_too_soon(node);
         }
         if let Some(running) = &mut self.members[node].running {
             running.log.hand(effects.wal);
@@ -119,7 +128,23 @@ impl World {
         Ok(())
     }
 
+    /// What was passed on to the last leader is passed on to the next, without waiting to see what became of it.
+    fn propose_too_soon(&mut self, node: usize) {
+        let Some(running) = &mut self.members[node].running else { return };
+        let status = running.node.raft().basic_status();
+        if let Some(message) = running.passed_on.take_if(|message| {
+            message.sent_term < status.term && status.leader_id != 0 && status.leader_id != message.from
+        }) {
+            self.send(node, Message { to: status.leader_id, sent_term: status.term, ..message });
+        }
+    }
+
     fn send(&mut self, from: usize, message: Message) {
+        if message.r#type == MessageType::MsgProp as i32
+            && let Some(running) = &mut self.members[from].running
+        {
+            running.passed_on = Some(message.clone());
+        }
         let now = self.queue.now;
         let Some(to) = self.cluster.position(message.to) else { return };
         let arrivals = self.net.send(&self.plan, &mut self.rng, now, from, to, &message);

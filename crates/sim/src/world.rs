@@ -59,6 +59,12 @@ pub(crate) enum Event {
         to: usize,
         message: Box<Message>,
     },
+    /// A member's transport finds that another's process has died, if it is still down.
+    Gone {
+        node: usize,
+        epoch: u64,
+        whose: usize,
+    },
     Unreachable {
         node: usize,
         epoch: u64,
@@ -243,6 +249,7 @@ impl World {
             | Event::HashDone { node, epoch }
             | Event::HistoryDone { node, epoch }
             | Event::Unreachable { node, epoch, .. }
+            | Event::Gone { node, epoch, .. }
             | Event::SnapshotStatus { node, epoch, .. }
             | Event::Serve { node, epoch, .. }
             | Event::Drain { node, epoch, .. }
@@ -269,6 +276,13 @@ impl World {
             Event::HistoryDone { node, .. } => self.history_done(node),
             Event::Deliver { from, to, message } => {
                 self.deliver(from, to, *message);
+                Ok(())
+            }
+            Event::Gone { node, whose, .. } => {
+                if self.members[whose].running.is_none() {
+                    let id = self.members[whose].id;
+                    self.input(node, Input::PeerGone(id));
+                }
                 Ok(())
             }
             Event::Unreachable { node, to, .. } => {

@@ -128,6 +128,13 @@ pub enum RequestError {
     Unexpected { url: String, status: u16, body: String },
 }
 
+impl RequestError {
+    /// Whether nobody listens where it was sent.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Dial { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
 /// An answer read to its end.
 #[derive(Clone, Debug)]
 pub struct PeerResponse {
@@ -185,10 +192,16 @@ impl HttpClient {
     }
 
     async fn call_within(&self, url: &PeerUrl, call: Call<'_>) -> Result<PeerResponse, RequestError> {
-        // A kept connection may have been closed on the other side; that says nothing about the peer.
+        // A kept connection may have been closed on the other side; that says nothing about the peer. But what was sent
+        // may have been heard, and a proposal heard twice is done twice.
         while let Some(mut sender) = self.take_idle(url) {
-            if let Ok(response) = sender.send_request(build(url, &call)).await {
-                return self.finish(url, sender, response, call.limit).await;
+            match sender.try_send_request(build(url, &call)).await {
+                Ok(response) => return self.finish(url, sender, response, call.limit).await,
+                Err(mut error) => {
+                    if error.take_message().is_none() && call.method != Method::GET {
+                        return Err(RequestError::Http { url: url.as_str().into(), source: error.into_error() });
+                    }
+                }
             }
         }
         let mut sender = self.connect(url).await?;

@@ -51,6 +51,7 @@ mod lobby;
 mod metrics;
 mod net;
 mod peer;
+mod presence;
 mod probe;
 mod server;
 mod shared;

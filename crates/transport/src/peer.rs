@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
 use dolmen_proto::raftpb::{Message, MessageType};
 use dolmen_types::{MemberId, error_chain, hex_id};
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use prost::Message as _;
@@ -20,6 +20,7 @@ use crate::codec::{DecodeError, Decoder, is_link_heartbeat};
 use crate::http1::{Call, Outgoing, RequestError, request};
 use crate::metrics::PeerStats;
 use crate::net::{BodyReader, IO_TIMEOUT};
+use crate::presence::Presence;
 use crate::shared::Shared;
 use crate::stream::{Push, StreamKind, StreamSlot};
 use crate::url::{PeerUrl, UrlPicker};
@@ -40,6 +41,9 @@ pub(crate) struct Peer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stats: Arc<PeerStats>,
     pub(crate) picker: UrlPicker,
+    pub(crate) presence: Presence,
+    /// The newest term that a message to it carried.
+    term: AtomicU64,
     message: StreamSlot,
     msgapp: StreamSlot,
     pipeline: mpsc::Sender<Message>,
@@ -68,6 +72,8 @@ impl Peer {
             shared: Arc::clone(shared),
             stats: shared.stats.of(id),
             picker: UrlPicker::new(urls),
+            presence: Presence::default(),
+            term: AtomicU64::new(0),
             message: StreamSlot::default(),
             msgapp: StreamSlot::default(),
             pipeline,
@@ -100,6 +106,19 @@ impl Peer {
         self.stats.activate((self.shared.config.clock)());
     }
 
+    /// The headers with which its process introduced itself.
+    pub(crate) fn greeted(&self, headers: &HeaderMap) {
+        let dolmen = headers.contains_key(version::DOLMEN);
+        if self.presence.is_dolmen(dolmen) {
+            self.shared.sink.peer_is_dolmen(self.id, dolmen);
+        }
+    }
+
+    /// Whether a queued message is a proposal passed on in a term that is over. Its receiver would drop it, if a Dolmen.
+    pub(crate) fn is_outdated(&self, message: &Message) -> bool {
+        message.sent_term != 0 && message.sent_term < self.term.load(Relaxed)
+    }
+
     pub(crate) fn report_unreachable(&self) {
         self.stats.sent_failures.fetch_add(1, Relaxed);
         self.shared.sink.unreachable(self.id);
@@ -108,6 +127,10 @@ impl Peer {
     /// Queues a message on the best way open: its own stream, the message stream, the pipeline. False when it was
     /// dropped because that is full.
     pub(crate) fn send(&self, message: Message) -> bool {
+        // A pre-vote names a term that has not begun.
+        if !matches!(MessageType::try_from(message.r#type), Ok(MessageType::MsgPreVote | MessageType::MsgPreVoteResp)) {
+            self.term.fetch_max(message.term, Relaxed);
+        }
         let slots: &[&StreamSlot] = match MessageType::try_from(message.r#type) {
             Ok(MessageType::MsgSnap) => &[],
             Ok(MessageType::MsgApp) => &[&self.msgapp, &self.message],
@@ -179,7 +202,9 @@ async fn run_reader(peer: Arc<Peer>, kind: StreamKind) {
                     stream_reader_type,
                     "established TCP streaming connection with remote peer"
                 );
+                let stream = peer.presence.opened();
                 let error = read(&peer, kind, body).await;
+                drop(stream);
                 tracing::warn!(
                     remote_peer_id,
                     stream_reader_type,
@@ -193,6 +218,12 @@ async fn run_reader(peer: Arc<Peer>, kind: StreamKind) {
             }
             Err(error) => {
                 peer.picker.unreachable(&url);
+                if matches!(&error, DialError::Request(error) if error.is_refused())
+                    && peer.presence.refused(url.as_str(), peer.picker.len(), began)
+                {
+                    tracing::warn!(remote_peer_id, "remote peer is gone: its streams are closed and it refuses dials");
+                    peer.shared.sink.peer_gone(peer.id);
+                }
                 if matches!(error, DialError::Removed) {
                     peer.shared.sink.removed_from_cluster();
                 }
@@ -201,7 +232,11 @@ async fn run_reader(peer: Arc<Peer>, kind: StreamKind) {
                 }
             }
         }
-        sleep_until(began + REDIAL_INTERVAL).await;
+        tokio::select! {
+            () = sleep_until(began + REDIAL_INTERVAL) => {}
+            // If its process has died, the next dial tells.
+            () = peer.presence.closed() => {}
+        }
     }
 }
 
@@ -219,6 +254,7 @@ async fn open(peer: &Peer, kind: StreamKind, url: &PeerUrl) -> Result<Incoming, 
     if remote < shared.version && !version::serves_streams(remote) {
         return Err(DialError::Unsupported);
     }
+    peer.greeted(response.headers());
     let status = response.status();
     let cluster = version::text(response.headers(), &CLUSTER_ID).to_owned();
     match status {
@@ -300,6 +336,9 @@ async fn run_pipeline(peer: Arc<Peer>, mut receiver: mpsc::Receiver<Message>) {
 }
 
 async fn post(peer: Arc<Peer>, message: Message) {
+    if peer.is_outdated(&message) {
+        return;
+    }
     let url = peer.picker.pick();
     let body = Bytes::from(message.encode_to_vec());
     let len = body.len() as u64;

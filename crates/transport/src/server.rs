@@ -132,6 +132,9 @@ fn with_cluster_id(shared: &Shared, mut response: Response<Outgoing>) -> Respons
 
 fn add_remote<T>(shared: &Arc<Shared>, request: &Request<T>) {
     if let Some(from) = version::parse_id(version::text(request.headers(), &SERVER_FROM)) {
+        if let Some(peer) = shared.peer(from) {
+            peer.greeted(request.headers());
+        }
         shared.add_remote(from, version::text(request.headers(), &PEER_URLS));
     }
 }
@@ -192,6 +195,7 @@ fn stream(shared: &Arc<Shared>, request: &Request<Incoming>) -> Response<Outgoin
         Err(response) => *response,
     };
     response.headers_mut().insert(SERVER_VERSION, version::value(&shared.config.server_version));
+    response.headers_mut().insert(version::DOLMEN, version::DOLMEN_VERSION);
     with_cluster_id(shared, response)
 }
 
@@ -226,6 +230,7 @@ fn attach(shared: &Arc<Shared>, request: &Request<Incoming>) -> Response<Outgoin
         );
         return error(StatusCode::PRECONDITION_FAILED, "to field mismatch");
     }
+    peer.greeted(request.headers());
     let mut response = Response::new(Outgoing::Stream(StreamBody::attach(peer, kind)));
     // The body ends when a newer connection takes over; nothing should follow it on this one.
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -57,6 +57,7 @@ impl Shared {
         headers.insert(version::SERVER_VERSION, version::value(&config.server_version));
         headers.insert(version::MIN_CLUSTER_VERSION, version::value(&config.min_cluster_version));
         headers.insert(version::CLUSTER_ID, version::value(&cluster_hex));
+        headers.insert(version::DOLMEN, version::DOLMEN_VERSION);
         headers.insert(version::PEER_URLS, version::value(&config.peer_urls.join(",")));
         let dialer = Dialer { timeout: config.dial_timeout, tls: config.tls.clone(), local_addr: config.local_addr };
         Arc::new(Self {

@@ -146,6 +146,7 @@ impl StreamBody {
             peer.report_unreachable();
         }
         let generation = slot.attach();
+        peer.presence.count_opened();
         peer.activate();
         tracing::info!(
             remote_peer_id = hex_id(peer.id),
@@ -188,7 +189,9 @@ impl StreamBody {
         }
         while self.encoded.len() < ENCODE_AT_ONCE {
             let Some(message) = self.backlog.pop_front() else { break };
-            self.encoder.encode(message, &mut self.encoded);
+            if !self.peer.is_outdated(&message) {
+                self.encoder.encode(message, &mut self.encoded);
+            }
         }
         if heartbeat {
             self.encoder.encode(link_heartbeat(), &mut self.encoded);
@@ -199,6 +202,7 @@ impl StreamBody {
 
 impl Drop for StreamBody {
     fn drop(&mut self) {
+        self.peer.presence.count_closed();
         let mut state = self.peer.slot(self.kind).state.lock();
         if state.generation != self.generation {
             return;

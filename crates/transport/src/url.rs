@@ -90,6 +90,10 @@ impl UrlPicker {
         *self.0.lock() = (urls, 0);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().0.len()
+    }
+
     pub(crate) fn pick(&self) -> PeerUrl {
         let state = self.0.lock();
         state.0[state.1].clone()

@@ -8,6 +8,9 @@ pub(crate) const MIN_CLUSTER_VERSION: HeaderName = HeaderName::from_static("x-mi
 pub(crate) const CLUSTER_ID: HeaderName = HeaderName::from_static("x-etcd-cluster-id");
 pub(crate) const RAFT_TO: HeaderName = HeaderName::from_static("x-raft-to");
 pub(crate) const PEER_URLS: HeaderName = HeaderName::from_static("x-peerurls");
+/// Ours, on requests to `/raft` and on answers to stream requests: the sender is a Dolmen. Its value is not looked at.
+pub(crate) const DOLMEN: HeaderName = HeaderName::from_static("x-dolmen");
+pub(crate) const DOLMEN_VERSION: HeaderValue = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
 
 /// The body of a 412 for a version too far off.
 pub(crate) const INCOMPATIBLE_VERSION: &str = "incompatible version";

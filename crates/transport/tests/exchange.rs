@@ -93,6 +93,22 @@ fn a_restarted_peer_is_found_again() {
 }
 
 #[test]
+fn a_member_that_dies_shows_once() {
+    let (a, b) = (Member::start(1), Member::start(2));
+    connect(&a, &b);
+    assert_eq!(a.sink.dolmens.lock().get(&2), Some(&true), "it has said what it is");
+    // One stream closes for a newer one now and then; that is no death.
+    b.transport.set_peers(vec![], vec![]);
+    b.transport.set_peers(vec![a.address(), b.address()], vec![]);
+    settle(&a, &b);
+    assert!(a.sink.gone.lock().is_empty());
+    drop(b);
+    wait("its death shows", || !a.sink.gone.lock().is_empty());
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(*a.sink.gone.lock(), [2]);
+}
+
+#[test]
 fn idle_links_stay_up() {
     let (a, b) = (Member::start(1), Member::start(2));
     connect(&a, &b);

@@ -133,6 +133,7 @@ impl Node {
         for (id, result) in answers {
             self.answer(id, result);
         }
+        self.propose_lost();
         for response in responses {
             let _refused = self.raft.step_local(response);
         }
@@ -155,6 +156,7 @@ impl Node {
                     self.cx.effects.hashes.push((id, compaction.hash));
                     if compaction.physical {
                         // Its caller hears when everything superseded is gone and the hash is stored.
+                        self.proposals.applied(id);
                         return;
                     }
                 }

@@ -1,8 +1,10 @@
 //! Who leads: what changes when leadership comes or goes, how sure of it this member is, and handing it over on request.
 
-use dolmen_env::Mono;
+use std::collections::BTreeSet;
+
+use dolmen_env::{Mono, Rng};
 use dolmen_raft::{BasicStatus, ProgressState, Role};
-use dolmen_types::MemberId;
+use dolmen_types::{MemberId, Term};
 
 use super::Node;
 use super::context::Context;
@@ -10,6 +12,14 @@ use crate::request::{Completion, Reply, RequestError};
 
 /// Ticks after which one that has not come means that this process was paused.
 const MISSED_TICKS: u64 = 3;
+
+/// After a hint that the leader is gone, members stand at times so far apart, lest they split their votes.
+const HINT_STAGGER_NANOS: u64 = 50_000_000;
+/// So long they wait for an answer to the question whether they could win, and for votes.
+const HINT_RETRY_NANOS: u64 = 100_000_000;
+const HINT_PATIENCE_NANOS: u64 = 300_000_000;
+/// So often they stand before they leave it to raft's own timeout.
+const HINT_ATTEMPTS: u32 = 5;
 
 /// Leadership on its way to another member.
 struct Transfer {
@@ -28,11 +38,55 @@ pub(super) struct Leadership {
     last_tick: Mono,
     /// The last tick came late: this process was paused, and may not be the leader it believes to be.
     was_paused: bool,
+    /// Members whose process is known to be a Dolmen.
+    dolmens: BTreeSet<MemberId>,
+    /// The leader's process seems to have died, and this member stands for election.
+    hint: Option<Hint>,
+    /// The last term in which it did so.
+    hinted: Term,
+    rng: Rng,
+}
+
+/// A stand for election for which nobody waited a timeout.
+struct Hint {
+    /// When it stands next.
+    at: Mono,
+    /// How often it still does.
+    attempts: u32,
+    /// It has won the question whether it could win, and waits for votes.
+    voting: bool,
 }
 
 impl Leadership {
-    pub(super) fn new(now: Mono) -> Self {
-        Self { leader: None, since: now, transfer: None, last_tick: now, was_paused: false }
+    pub(super) fn new(now: Mono, seed: u64) -> Self {
+        Self {
+            leader: None,
+            since: now,
+            transfer: None,
+            last_tick: now,
+            was_paused: false,
+            dolmens: BTreeSet::new(),
+            hint: None,
+            hinted: 0,
+            rng: Rng::new(seed),
+        }
+    }
+
+    pub(super) fn set_dolmen(&mut self, id: MemberId, dolmen: bool) {
+        if dolmen {
+            self.dolmens.insert(id);
+        } else {
+            self.dolmens.remove(&id);
+        }
+    }
+
+    pub(super) fn is_dolmen(&self, id: MemberId) -> bool {
+        self.dolmens.contains(&id)
+    }
+
+    /// When the node has something to do although nothing comes in.
+    pub(super) fn wake_at(&self) -> Option<Mono> {
+        self.hint.as_ref().map(|hint| hint.at)
     }
 
     pub(super) fn leader(&self) -> Option<MemberId> {
@@ -93,6 +147,50 @@ impl Leadership {
 }
 
 impl Node {
+    /// A member's process seems to have died. If it leads, this member need not wait for a timeout to stand for election:
+    /// it forgets the leader, so that it may vote for another, and stands a moment later, as the others do. Only a hint, so
+    /// once a term, any word of the leader ends it, and nobody's term moves unless a quorum agrees to vote.
+    pub(super) fn peer_gone(&mut self, id: MemberId) {
+        let status = self.raft_status();
+        if status.leader_id != id
+            || status.role != Role::Follower
+            || status.term == self.leadership.hinted
+            || !self.cx.config.pre_vote
+            || self.ending.is_near()
+        {
+            return;
+        }
+        self.raft.forget_leader();
+        self.leadership.hinted = status.term;
+        let at = Mono(self.cx.now.0 + self.leadership.rng.below(HINT_STAGGER_NANOS));
+        self.leadership.hint = Some(Hint { at, attempts: HINT_ATTEMPTS, voting: false });
+    }
+
+    /// Stands for election when a hint says so.
+    pub(super) fn follow_hint(&mut self) {
+        let Some(hint) = &mut self.leadership.hint else { return };
+        let status = self.raft.basic_status();
+        if status.leader_id != dolmen_raft::NONE || hint.attempts == 0 || self.ending.is_near() {
+            self.leadership.hint = None;
+            return;
+        }
+        if self.cx.now < hint.at {
+            return;
+        }
+        let stagger = self.leadership.rng.below(HINT_STAGGER_NANOS);
+        let voting = status.role == Role::Candidate;
+        if voting && !std::mem::replace(&mut hint.voting, true) {
+            // Votes that are being written are not asked for anew, unless so late that two candidates have split them.
+            hint.at = Mono(self.cx.now.0 + HINT_PATIENCE_NANOS + stagger);
+            return;
+        }
+        // The others may get the hint a little later, and give no answer until then.
+        let _leads_already = self.raft.campaign();
+        hint.voting = false;
+        hint.attempts -= 1;
+        hint.at = Mono(self.cx.now.0 + HINT_RETRY_NANOS + stagger);
+    }
+
     pub(super) fn leads(&self) -> bool {
         self.raft_status().role == Role::Leader
     }

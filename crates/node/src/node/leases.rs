@@ -195,7 +195,9 @@ impl Node {
     pub(super) fn take_over_leases(&mut self) {
         let leads = self.leads() && self.machine.applied_term() == self.raft_status().term;
         if leads && !self.machine.lessor().is_primary() {
-            let extend = Duration::from_nanos(self.cx.config.election_nanos());
+            // Who led before may go on renewing until it notices that no quorum hears it, which takes it up to two election
+            // timeouts; and this member may have been elected at once, by a hand-over or a hint.
+            let extend = Duration::from_nanos(2 * self.cx.config.election_nanos());
             self.machine.lessor_mut().promote(self.cx.now, extend);
         }
     }

@@ -2,7 +2,13 @@
 //!
 //! They queue while nobody leads or leadership is being handed over, and go to raft together, as few messages as it
 //! allows ([`Node::propose_queued`]). What is refused at the door, and above which bounds, stands in [`Node::propose`].
-//! Nothing is proposed twice: one that raft drops is answered by its timeout.
+//!
+//! Nothing is done twice. What was sent to a leader and has no outcome yet is left alone until it can have none any more,
+//! and only then proposed again: a proposal carries the term it was sent in, a leader takes it in that term only and nobody
+//! passes it on; so once an entry of a later term has been applied here, everything that the earlier term left to be done
+//! has been applied too. That takes a leader that keeps to it: with a member that is no Dolmen, or after a snapshot that
+//! may have held the outcome, a proposal without one ends with its timeout, and its caller does not know
+//! (`docs/adr/0006-leader-hints.md`).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -29,6 +35,7 @@ const MAX_PROPOSAL_BYTES: usize = 1 << 20;
 const MAX_STORE_BACKLOG: usize = 256 << 20;
 
 /// What is to stand in the log, and the id under which its outcome comes back.
+#[derive(Clone)]
 pub(super) enum Proposal {
     /// An encoded request whose header carries the id.
     Normal { id: u64, data: Bytes },
@@ -79,14 +86,45 @@ struct Queued {
     origin: Origin,
 }
 
+/// A caller whose proposal has no outcome yet.
+struct Waiting {
+    completion: Completion,
+    proposal: Proposal,
+    sent: Sent,
+}
+
+/// A caller who has waited long enough.
+pub(super) struct Expired {
+    pub(super) since: Mono,
+    pub(super) completion: Completion,
+    /// In which term the proposal was given to a leader, if it was.
+    pub(super) sent_term: Option<Term>,
+}
+
+/// Where a proposal has got to.
+#[derive(Clone, Copy)]
+enum Sent {
+    /// It is queued here.
+    No,
+    /// Given to a leader that takes it in this term or never: itself, or a Dolmen.
+    In(Term),
+    /// Given to the leader of this term; it may be done at any time.
+    Somewhere(Term),
+    /// It is done, and its answer waits for what follows from it.
+    Done,
+}
+
 /// Everything proposed here that has no outcome yet.
 #[derive(Default)]
 pub(super) struct Proposals {
     /// What waits for a leader, or for the end of a transfer.
     queued: VecDeque<Queued>,
-    queued_bytes: usize,
     /// Who waits for which outcome.
-    waiting: HashMap<u64, Completion>,
+    waiting: HashMap<u64, Waiting>,
+    /// Of those, the bytes of what they proposed, and of what the node itself has queued.
+    bytes: usize,
+    /// The term of the newest entry that was applied.
+    applied_term: Term,
     /// Ids in the order they came, for timeouts; those already answered are skipped.
     deadlines: VecDeque<(Mono, u64)>,
 }
@@ -102,26 +140,23 @@ impl Proposals {
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        self.waiting.len() < MAX_PENDING && self.queued_bytes + bytes <= MAX_PENDING_BYTES
+        self.waiting.len() < MAX_PENDING && self.bytes + bytes <= MAX_PENDING_BYTES
     }
 
     /// Takes a caller's proposal. The caller hears of it once: [`Proposals::answered`], [`Proposals::expired`] or
     /// [`Proposals::drain`].
     fn take(&mut self, proposal: Proposal, completion: Completion, since: Mono) {
-        self.waiting.insert(proposal.id(), completion);
         self.deadlines.push_back((since, proposal.id()));
-        self.queue(proposal, Origin::Caller);
+        self.queued.push_back(Queued { proposal: proposal.clone(), origin: Origin::Caller });
+        self.bytes += proposal.len();
+        self.waiting.insert(proposal.id(), Waiting { completion, proposal, sent: Sent::No });
     }
 
-    fn queue(&mut self, proposal: Proposal, origin: Origin) {
-        self.queued_bytes += proposal.len();
-        self.queued.push_back(Queued { proposal, origin });
-    }
-
-    /// The next entries that go to raft as one message; empty when nothing is queued any more. `led`: the term in which
-    /// this member leads.
-    fn next_run(&mut self, led: Option<Term>) -> Vec<Entry> {
+    /// The next entries that go to raft as one message, and the callers' ids among them; empty when nothing is queued any
+    /// more. `led`: the term in which this member leads. `sent`: what becomes of them.
+    fn next_run(&mut self, led: Option<Term>, sent: Sent) -> (Vec<Entry>, Vec<u64>) {
         let mut entries = Vec::with_capacity(self.queued.len().min(1024));
+        let mut ids = Vec::new();
         while entries.is_empty() && !self.queued.is_empty() {
             let mut bytes = 0;
             while let Some(Queued { proposal, origin }) =
@@ -130,29 +165,81 @@ impl Proposals {
                 bytes += proposal.len();
                 let wanted = match origin {
                     // One whose caller has been told of a timeout while nobody led must not happen later.
-                    Origin::Caller => self.waiting.contains_key(&proposal.id()),
-                    Origin::Member => true,
-                    Origin::Leader(term) => led == Some(term),
+                    Origin::Caller => self.waiting.get_mut(&proposal.id()).is_some_and(|waiting| {
+                        waiting.sent = sent;
+                        ids.push(proposal.id());
+                        true
+                    }),
+                    Origin::Member | Origin::Leader(_) => {
+                        self.bytes -= proposal.len();
+                        !matches!(origin, Origin::Leader(term) if led != Some(term))
+                    }
                 };
                 if wanted {
                     entries.push(proposal.into_entry());
                 }
             }
-            self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
         }
-        entries
+        (entries, ids)
+    }
+
+    /// Raft did not take these: they go back to where they were.
+    fn put_back(&mut self, ids: &[u64]) {
+        for id in ids.iter().rev() {
+            if let Some(waiting) = self.waiting.get_mut(id) {
+                waiting.sent = Sent::No;
+                self.queued.push_front(Queued { proposal: waiting.proposal.clone(), origin: Origin::Caller });
+            }
+        }
+    }
+
+    /// An entry of `term` has been applied: what was sent in an earlier one and has no outcome will have none, and goes
+    /// back to the queue.
+    fn put_back_lost(&mut self, term: Term) {
+        let mut lost: Vec<u64> = self
+            .waiting
+            .iter()
+            .filter(|(_, waiting)| matches!(waiting.sent, Sent::In(sent) if sent < term))
+            .map(|(id, _)| *id)
+            .collect();
+        // In the order they were asked in.
+        lost.sort_unstable();
+        self.put_back(&lost);
+    }
+
+    /// A proposal has been applied, and its answer comes later.
+    pub(super) fn applied(&mut self, id: u64) {
+        if let Some(waiting) = self.waiting.get_mut(&id) {
+            waiting.sent = Sent::Done;
+        }
+    }
+
+    /// Outcomes may have passed by unseen: nothing that was sent is proposed again.
+    pub(super) fn lost_track(&mut self) {
+        for waiting in self.waiting.values_mut() {
+            if let Sent::In(term) = waiting.sent {
+                waiting.sent = Sent::Somewhere(term);
+            }
+        }
     }
 
     /// Who waits for the outcome that is now known.
     pub(super) fn answered(&mut self, id: u64) -> Option<Completion> {
-        self.waiting.remove(&id)
+        let waiting = self.waiting.remove(&id)?;
+        self.bytes -= waiting.proposal.len();
+        Some(waiting.completion)
     }
 
-    /// The next of those who began before `deadline` and still wait, and when it began.
-    pub(super) fn expired(&mut self, deadline: Mono) -> Option<(Mono, Completion)> {
+    /// The next of those who began before `deadline` and still wait.
+    pub(super) fn expired(&mut self, deadline: Mono) -> Option<Expired> {
         while let Some((since, id)) = self.deadlines.pop_front_if(|(since, _)| *since < deadline) {
-            if let Some(completion) = self.waiting.remove(&id) {
-                return Some((since, completion));
+            let sent = self.waiting.get(&id).map(|waiting| waiting.sent);
+            if let (Some(sent), Some(completion)) = (sent, self.answered(id)) {
+                let sent_term = match sent {
+                    Sent::In(term) | Sent::Somewhere(term) => Some(term),
+                    Sent::No | Sent::Done => None,
+                };
+                return Some(Expired { since, completion, sent_term });
             }
         }
         None
@@ -160,9 +247,11 @@ impl Proposals {
 
     /// Everybody, on the way out, in the order of their ids.
     pub(super) fn drain(&mut self) -> Vec<Completion> {
-        let mut waiting: Vec<(u64, Completion)> = self.waiting.drain().collect();
+        let mut waiting: Vec<(u64, Waiting)> = self.waiting.drain().collect();
         waiting.sort_unstable_by_key(|(id, _)| *id);
-        waiting.into_iter().map(|(_, completion)| completion).collect()
+        self.bytes = 0;
+        self.queued.clear();
+        waiting.into_iter().map(|(_, waiting)| waiting.completion).collect()
     }
 
     /// Proposes a request of the node's own; nobody waits for it.
@@ -170,7 +259,9 @@ impl Proposals {
         let id = cx.shared.next_id();
         let header = RequestHeader { id, ..request.header.clone().unwrap_or_default() };
         let data = InternalRaftRequest { header: Some(header), ..request }.encode_to_vec().into();
-        self.queue(Proposal::Normal { id, data }, origin);
+        let proposal = Proposal::Normal { id, data };
+        self.bytes += proposal.len();
+        self.queued.push_back(Queued { proposal, origin });
     }
 }
 
@@ -198,14 +289,31 @@ impl Node {
             return;
         }
         let led = self.leads().then_some(status.term);
+        let kept = led.is_some() || self.leadership.is_dolmen(status.leader_id);
+        let sent = if kept { Sent::In(status.term) } else { Sent::Somewhere(status.term) };
         loop {
-            let entries = self.proposals.next_run(led);
+            let (entries, ids) = self.proposals.next_run(led, sent);
             if entries.is_empty() {
                 break;
             }
-            // Dropped proposals (raft is between leaders) are answered by their timeout: whether a forwarded one
-            // arrived cannot be known, and nothing is ever proposed twice.
-            let _dropped = self.raft.propose_entries(entries);
+            if let Err(dolmen_raft::Error::ProposalDropped) = self.raft.propose_entries(entries) {
+                // Raft is between leaders.
+                self.proposals.put_back(&ids);
+                break;
+            }
+        }
+    }
+
+    /// What has been applied says that an earlier leader's time is over: what it left undone is proposed again.
+    pub(super) fn propose_lost(&mut self) {
+        let term = self.machine.applied_term();
+        if std::mem::replace(&mut self.proposals.applied_term, term) == term {
+            return;
+        }
+        let mut members = self.machine.membership().members.keys();
+        let own = self.cx.config.member_id;
+        if members.all(|id| *id == own || self.leadership.is_dolmen(*id)) {
+            self.proposals.put_back_lost(term);
         }
     }
 }

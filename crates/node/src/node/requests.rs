@@ -16,7 +16,7 @@ use dolmen_machine::Response;
 
 use super::Node;
 use super::confirm::Confirm;
-use super::proposals::Proposal;
+use super::proposals::{Expired, Proposal};
 use crate::request::{Completion, ProposeKind, Reply, Request, RequestError, Submission};
 
 impl Node {
@@ -119,9 +119,10 @@ impl Node {
 
     pub(super) fn expire_requests(&mut self) {
         let deadline = Mono(self.cx.now.0.saturating_sub(self.cx.config.request_timeout_nanos()));
-        while let Some((since, completion)) = self.proposals.expired(deadline) {
+        while let Some(Expired { since, completion, sent_term }) = self.proposals.expired(deadline) {
             self.cx.shared.metrics.proposals_failed.add(1);
-            let error = self.timeout_error(since);
+            let outlived = sent_term.is_some_and(|sent| sent < self.raft_status().term);
+            let error = if outlived { RequestError::TimeoutLeaderFailure } else { self.timeout_error(since) };
             self.cx.reply(completion, Reply::Applied(Err(error)));
         }
         for waiting in self.reads.expired(deadline) {

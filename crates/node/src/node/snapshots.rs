@@ -105,6 +105,7 @@ impl Node {
         self.history = History::new(self.machine.store().reader());
         self.cx.shared.set_reader(self.machine.store().reader());
         self.hub.on_restore(self.machine.store().revision());
+        self.proposals.lost_track();
         self.snapshots.marked = self.machine.applied();
         self.snapshots.mark = None;
         self.publish_configuration();

@@ -32,6 +32,8 @@ pub struct Recorder {
     pub statuses: Mutex<Vec<(u64, bool)>>,
     pub removed: AtomicU64,
     pub damaged: Mutex<Vec<String>>,
+    pub dolmens: Mutex<BTreeMap<u64, bool>>,
+    pub gone: Mutex<Vec<u64>>,
 }
 
 impl RaftSink for Recorder {
@@ -42,6 +44,14 @@ impl RaftSink for Recorder {
 
     fn receive_snapshot(&self, message: Message, db: PathBuf) {
         self.snapshots.lock().push((message, db));
+    }
+
+    fn peer_is_dolmen(&self, id: u64, dolmen: bool) {
+        self.dolmens.lock().insert(id, dolmen);
+    }
+
+    fn peer_gone(&self, id: u64) {
+        self.gone.lock().push(id);
     }
 
     fn unreachable(&self, id: u64) {
