@@ -49,7 +49,7 @@ use std::time::Duration;
 use dolmen_env::{Disk, Mono};
 use dolmen_machine::{InstallError, InstallJob, Installed, Machine};
 use dolmen_mvcc::{Budget, CompactionHash};
-use dolmen_proto::raftpb::{Entry, HardState, Message, Snapshot};
+use dolmen_proto::raftpb::{Entry, HardState, Message, MessageType, Snapshot};
 use dolmen_proto::walpb;
 use dolmen_raft::{MemoryStorage, RawNode, Role};
 use dolmen_revlog::{Job, JobDone};
@@ -71,7 +71,7 @@ use crate::history::{History, HistoryJob};
 use crate::identity::first_id;
 use crate::peers::PeerAddress;
 use crate::reads::Reads;
-use crate::request::{Reply, RequestError, Submission};
+use crate::request::{Completion, Reply, RequestError, Submission};
 use crate::shared::Shared;
 
 /// Timing and limits, as etcd's flags set them.
@@ -125,6 +125,8 @@ pub enum Input {
     /// One heartbeat interval has passed.
     Tick,
     Submit(Submission),
+    /// A proposal for which there was no room in the inbox.
+    Overflow(Completion),
     /// A checked message of a peer.
     Peer(Message),
     /// A snapshot message whose database lies at the path.
@@ -318,7 +320,14 @@ impl Node {
             Input::RemovedFromCluster => self.ending.now(StopReason::Removed),
             Input::WalDone(job) => self.wal_done(job),
             Input::StoreDone(done) => self.machine.store_mut().log().finish_job(done),
-            Input::Hashed(id) => self.hashed(id),
+            Input::Hashed(id) => {
+                self.upkeep.hash_done();
+                self.hashed(id);
+            }
+            Input::Overflow(completion) => {
+                self.cx.shared.metrics.proposals_failed.add(1);
+                self.cx.reply(completion, Reply::Applied(Err(RequestError::TooManyRequests)));
+            }
             Input::Scanned(scanned) => self.scanned(scanned),
             Input::Installed(result) => self.installed(result),
             Input::Stop { transfer } => self.begin_stop(transfer),
@@ -326,7 +335,16 @@ impl Node {
     }
 
     /// A message off the wire. A lying or unknown one is refused and has no effect: peers are not trusted to be well.
-    fn receive(&mut self, message: Message) {
+    fn receive(&mut self, mut message: Message) {
+        if !message.entries.is_empty() && self.is_behind() {
+            match MessageType::try_from(message.r#type) {
+                // The leader is heard, and asked for them again when it next sends.
+                Ok(MessageType::MsgApp) => message.entries.clear(),
+                // Whoever passed it on proposes it again, or says that nobody knows.
+                Ok(MessageType::MsgProp) => return,
+                _ => {}
+            }
+        }
         if let Err(error @ dolmen_raft::Error::CommitOutOfRange { .. }) = self.raft.step(message) {
             // The leader knows this member to hold entries that it does not have: its log was lost or cut.
             self.fatal(&error);
@@ -383,6 +401,7 @@ impl Node {
                 self.reads.push(Confirm::Doubt, self.cx.now);
             }
             self.expire_leases();
+            self.leave_hanging_log();
         }
         if self.ending.damage().is_none() {
             self.hub.tick(self.cx.now);

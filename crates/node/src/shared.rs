@@ -173,7 +173,11 @@ impl Handle {
     /// Hands a request in. The answer comes to `completion`, once.
     pub fn submit(&self, request: Request, completion: Completion) {
         let since = (self.clock)();
-        self.shared.inbox.push(Input::Submit(Submission { request, completion, since }));
+        let bytes = if let Request::Propose { data, .. } = &request { data.len() } else { 0 };
+        let submission = Input::Submit(Submission { request, completion, since });
+        if self.shared.inbox.push_counted(submission, bytes).is_err() {
+            self.shared.inbox.push(Input::Overflow(completion));
+        }
     }
 
     /// See [`Shared::renew_lease`].
@@ -243,7 +247,9 @@ impl Handle {
 
 impl RaftSink for Handle {
     fn receive(&self, message: Message) {
-        self.shared.inbox.push(Input::Peer(message));
+        let bytes = message.entries.iter().map(|entry| entry.data.len()).sum();
+        // Lost as on a network: raft repairs it.
+        let _lost = self.shared.inbox.push_counted(Input::Peer(message), bytes);
     }
 
     fn receive_snapshot(&self, message: Message, db: PathBuf) {

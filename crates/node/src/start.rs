@@ -268,6 +268,8 @@ fn raft_config(config: &Config, applied: u64) -> dolmen_raft::Config {
         max_size_per_msg: 1 << 20,
         max_committed_size_per_ready: 4 << 20,
         max_inflight_msgs: 512,
+        // What a follower may have been sent and not have acknowledged, and so what waits in its queues and ours.
+        max_inflight_bytes: 64 << 20,
         check_quorum: true,
         pre_vote: config.pre_vote,
         step_down_on_removal: true,

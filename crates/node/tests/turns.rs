@@ -78,6 +78,8 @@ struct Group {
     stopped: BTreeMap<u64, StopReason>,
     replies: BTreeMap<u64, Reply>,
     next_slot: u64,
+    /// Members whose log's disk hangs, and what they have given it.
+    hanging: BTreeMap<u64, Vec<dolmen_node::WalJob>>,
     /// Messages for which this holds are lost.
     lose: Box<dyn Fn(&Message) -> bool>,
 }
@@ -97,6 +99,7 @@ impl Group {
             stopped: BTreeMap::new(),
             replies: BTreeMap::new(),
             next_slot: 0,
+            hanging: BTreeMap::new(),
             lose: Box::new(|_| false),
         }
     }
@@ -122,11 +125,15 @@ impl Group {
         let mut idle = true;
         for (id, member) in &mut self.members {
             let effects = member.node.advance(Mono(self.now));
-            idle &= effects.messages.is_empty() && effects.wal.is_empty() && effects.store.is_empty() && !effects.busy;
+            let mut jobs = effects.wal;
+            if let Some(held) = self.hanging.get_mut(id) {
+                held.append(&mut jobs);
+            }
+            idle &= effects.messages.is_empty() && jobs.is_empty() && effects.store.is_empty() && !effects.busy;
             sent.extend(effects.messages);
-            append_all(&mut member.wal, &effects.wal).unwrap();
+            append_all(&mut member.wal, &jobs).unwrap();
             member.wal.sync().unwrap();
-            for job in effects.wal {
+            for job in jobs {
                 member.node.step(Mono(self.now), Input::WalDone(job));
             }
             for job in effects.store {
@@ -147,6 +154,22 @@ impl Group {
             }
         }
         !idle
+    }
+
+    /// The disk of a member's log hangs until it is well again.
+    fn hang(&mut self, id: u64) {
+        self.hanging.insert(id, Vec::new());
+    }
+
+    fn recover(&mut self, id: u64) {
+        let jobs = self.hanging.remove(&id).unwrap();
+        let member = self.members.get_mut(&id).unwrap();
+        append_all(&mut member.wal, &jobs).unwrap();
+        member.wal.sync().unwrap();
+        for job in jobs {
+            member.node.step(Mono(self.now), Input::WalDone(job));
+        }
+        self.settle();
     }
 
     /// Of those that run, who leads.
@@ -301,6 +324,54 @@ fn a_change_of_the_membership_is_answered_when_it_is_in_force() {
     group.tick(&[1, 2, 3]);
     assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Ok(_)))));
     assert_eq!(group.members[&follower].node.machine().conf_state().learners, [4]);
+}
+
+#[test]
+fn a_leader_whose_log_hangs_makes_room_and_comes_back() {
+    // Whether anybody asks for more after the write that hangs.
+    for busy in [false, true] {
+        let mut group = Group::new();
+        let old = group.elect(&[1, 2, 3]);
+        group.hang(old);
+        let stuck = group.put(old, "k", "v");
+        for tick in 0..2 * ELECTION_TICKS {
+            if busy && tick % 3 == 0 {
+                group.put(old, "l", "v");
+            }
+            group.tick(&[1, 2, 3]);
+        }
+        let new = group.members.iter().find(|(id, m)| **id != old && m.node.raft().is_leader()).map(|(id, _)| *id);
+        let new = new.expect("another leads within two election timeouts");
+        let slot = group.put(new, "m", "v");
+        assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Ok(_)))));
+        assert!(!group.replies.contains_key(&stuck), "its own log does not hold it");
+        group.recover(old);
+        group.tick(&[1, 2, 3]);
+        assert!(matches!(group.replies.get(&stuck), Some(Reply::Applied(Ok(_)))), "done, and once");
+        assert_eq!(group.get(old, "m").unwrap().len(), 1);
+        group.submit(new, Request::MoveLeader { target: old });
+        group.tick(&[1, 2, 3]);
+        assert_eq!(group.leader(), Some(old), "it is as good as any");
+    }
+}
+
+#[test]
+fn a_leader_stays_when_everybodys_log_hangs() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    let term = group.members[&leader].node.raft().term();
+    for id in [1, 2, 3] {
+        group.hang(id);
+    }
+    let slot = group.put(leader, "k", "v");
+    for _ in 0..10 * ELECTION_TICKS {
+        group.tick(&[1, 2, 3]);
+    }
+    assert_eq!((group.leader(), group.members[&leader].node.raft().term()), (Some(leader), term));
+    for id in [1, 2, 3] {
+        group.recover(id);
+    }
+    assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Ok(_)))));
 }
 
 /// Tells everybody that is left of a process that has died.

@@ -25,7 +25,12 @@ impl World {
             running.inbox.extend(running.log.take_unsynced().into_iter().map(Input::WalDone));
             self.wake(node);
         }
-        let delay = self.rng.range(low, high + 1);
+        let mut delay = self.rng.range(low, high + 1);
+        let (now, member) = (self.queue.now, &mut self.members[node]);
+        if now < member.hangs_until {
+            member.hangs_since.get_or_insert(now);
+            delay = delay.max(member.hangs_until - now);
+        }
         self.queue.after(delay, Event::WalSync { node, epoch });
         Ok(())
     }

@@ -20,6 +20,7 @@ impl World {
         for node in 0..self.plan.nodes {
             let member = &mut self.members[node];
             member.slow_until = 0;
+            from = from.max(std::mem::take(&mut member.hangs_until));
             member.disk.set_capacity(None);
             member.disk.clear_faults();
             member.disk.lying_sync(false);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use dolmen_env::{Disk, Fault, SimDisk};
 use dolmen_machine::Machine;
 use dolmen_mvcc::RangeOptions;
-use dolmen_types::KeyRange;
+use dolmen_types::{KeyRange, Term};
 use dolmen_wal::Wal;
 
 use crate::clients::{Owner, What};
@@ -24,6 +24,10 @@ impl World {
     /// Draws a fault, has it happen, and plans the next.
     pub(crate) fn fault(&mut self) -> Result<(), String> {
         if self.phase != Phase::Faults {
+            return Ok(());
+        }
+        if self.queue.now < self.quiet_until {
+            self.queue.at(self.quiet_until + 1, Event::Fault);
             return Ok(());
         }
         let pause = self.rng.range(self.plan.fault_every / 2, self.plan.fault_every * 3 / 2);
@@ -90,6 +94,7 @@ impl World {
                 self.members[node].slow_until = now + self.rng.range(200 * MS, 2000 * MS);
                 self.trace.note(now, node as u8, "slow disk", 0, 0);
             }
+            FaultKind::HangingDisk if running => self.hang(node),
             FaultKind::Rot => self.rot(node),
             FaultKind::NoSpace if running => {
                 let member = &mut self.members[node];
@@ -123,6 +128,49 @@ impl World {
             _ => {}
         }
         self.stats.faults += 1;
+        Ok(())
+    }
+
+    /// Syncs of one member's log take so long that a leader has to make room; nothing else goes wrong meanwhile.
+    fn hang(&mut self, node: usize) {
+        let now = self.queue.now;
+        let slowest = self.plan.rates.iter().copied().min().unwrap_or(1000);
+        let timeout = self.plan.tick * self.plan.election_ticks as u64 * 1000 / slowest;
+        let end = now + self.rng.range(10 * timeout, 14 * timeout);
+        let well = |member: &Member| {
+            member.running.is_some()
+                && !member.rotten
+                && !member.disk_trouble
+                && member.paused_until <= now
+                && member.slow_until <= now
+                && member.hangs_until <= now
+        };
+        let quiet = self.plan.nodes > 2
+            && self.members.iter().all(well)
+            && self.net.is_whole()
+            && (self.plan.loss, self.plan.spike.0) == (0, 0);
+        let member = &mut self.members[node];
+        let raft = member.running.as_ref().map(|running| running.node.raft());
+        let led = raft.filter(|raft| quiet && raft.is_leader()).map(|raft| raft.term());
+        (member.hangs_until, member.hangs_since) = (end, None);
+        let epoch = member.epoch;
+        self.queue.at(end, Event::Hung { node, epoch, led });
+        self.quiet_until = end;
+        self.trace.note(now, node as u8, "hanging disk", end - now, 0);
+    }
+
+    /// A leader whose disk hung for long is one no longer: it wrote something, and everybody else was well.
+    pub(crate) fn hung(&mut self, node: usize, led: Option<Term>) -> Result<(), String> {
+        let member = &self.members[node];
+        let (Some(running), Some(term), Some(since)) = (&member.running, led, member.hangs_since) else {
+            return Ok(());
+        };
+        let raft = running.node.raft();
+        let timeout = self.plan.tick * self.plan.election_ticks as u64;
+        let long = member.clock(self.queue.now).since(member.clock(since)) >= 6 * timeout;
+        if self.phase == Phase::Faults && long && raft.is_leader() && raft.term() == term {
+            return Err(format!("n{node} leads on although its log has hung since {since}"));
+        }
         Ok(())
     }
 

@@ -51,6 +51,10 @@ pub(crate) struct Member {
     pub restarting: bool,
     pub paused_until: u64,
     pub slow_until: u64,
+    /// Syncs that begin before end no sooner.
+    pub hangs_until: u64,
+    /// When the first of them began.
+    pub hangs_since: Option<u64>,
     /// A bit of its files was flipped: it may refuse, now or later, and is not brought back when it does.
     pub rotten: bool,
     /// A bit was flipped at some time; only a minority ever is.
@@ -105,6 +109,8 @@ impl Member {
             restarting: false,
             paused_until: 0,
             slow_until: 0,
+            hangs_until: 0,
+            hangs_since: None,
             rotten: false,
             hit: false,
             dead: false,

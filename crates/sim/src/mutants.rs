@@ -32,10 +32,12 @@ pub enum Mutant {
     VoteNotPersisted,
     /// A proposal is passed on to the next leader although the last one may have done it.
     ProposeTooSoon,
+    /// A leader never gets to tell another to take over.
+    HandOverLost,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::AckBeforeSync,
         Self::SyncLies,
         Self::StaleRead,
@@ -46,6 +48,7 @@ impl Mutant {
         Self::WipeAndRejoin,
         Self::VoteNotPersisted,
         Self::ProposeTooSoon,
+        Self::HandOverLost,
     ];
 
     /// The name on the command line.
@@ -61,6 +64,7 @@ impl Mutant {
             Self::WipeAndRejoin => "wipe-and-rejoin",
             Self::VoteNotPersisted => "vote-not-persisted",
             Self::ProposeTooSoon => "propose-too-soon",
+            Self::HandOverLost => "hand-over-lost",
         }
     }
 

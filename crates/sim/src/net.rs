@@ -35,6 +35,11 @@ impl Net {
         self.cut[from][to]
     }
 
+    /// Whether everybody hears everybody.
+    pub fn is_whole(&self) -> bool {
+        self.cut.iter().flatten().all(|cut| !cut)
+    }
+
     pub fn cut_one_way(&mut self, from: usize, to: usize) {
         self.cut[from][to] = true;
     }

@@ -30,6 +30,8 @@ pub(crate) enum FaultKind {
     Pause,
     /// Syncs take 50 to 400 ms for a while.
     SlowDisk,
+    /// A sync takes many election timeouts.
+    HangingDisk,
     /// A member loses power and a bit of its files is flipped.
     Rot,
     /// The disk is full; the process stops, and comes back when there is space.
@@ -124,6 +126,7 @@ impl Plan {
             F::AllDown,
             F::Pause,
             F::SlowDisk,
+            F::HangingDisk,
             F::Rot,
             F::NoSpace,
             F::Eio,

@@ -145,6 +145,9 @@ impl World {
         {
             running.passed_on = Some(message.clone());
         }
+        if message.r#type == MessageType::MsgTimeoutNow as i32 && self.options.mutant == Some(Mutant::HandOverLost) {
+            return;
+        }
         let now = self.queue.now;
         let Some(to) = self.cluster.position(message.to) else { return };
         let arrivals = self.net.send(&self.plan, &mut self.rng, now, from, to, &message);

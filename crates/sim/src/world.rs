@@ -59,6 +59,12 @@ pub(crate) enum Event {
         to: usize,
         message: Box<Message>,
     },
+    /// A disk that hung is well again. `led`: the term in which its member led, when nothing else was wrong.
+    Hung {
+        node: usize,
+        epoch: u64,
+        led: Option<Term>,
+    },
     /// A member's transport finds that another's process has died, if it is still down.
     Gone {
         node: usize,
@@ -158,6 +164,8 @@ pub(crate) struct World {
     /// Two who want to lead and do not hear each other, until the first vote for one of them.
     pub rivals: Option<[usize; 2]>,
     /// By when the present phase is over.
+    /// No other fault happens before.
+    pub quiet_until: u64,
     pub deadline: u64,
     pub stats: Stats,
 }
@@ -192,6 +200,7 @@ impl World {
             streams: 0,
             phase: Phase::Faults,
             rivals: None,
+            quiet_until: 0,
             deadline: u64::MAX,
             stats: Stats::default(),
             rng,
@@ -253,6 +262,7 @@ impl World {
             | Event::SnapshotStatus { node, epoch, .. }
             | Event::Serve { node, epoch, .. }
             | Event::Drain { node, epoch, .. }
+            | Event::Hung { node, epoch, .. }
             | Event::Voted { node, epoch } => Some((*node, *epoch)),
             _ => None,
         };
@@ -278,6 +288,7 @@ impl World {
                 self.deliver(from, to, *message);
                 Ok(())
             }
+            Event::Hung { node, led, .. } => self.hung(node, led),
             Event::Gone { node, whose, .. } => {
                 if self.members[whose].running.is_none() {
                     let id = self.members[whose].id;

@@ -153,7 +153,10 @@ impl Node {
                 self.count(&result);
                 self.count_bytes(&changes);
                 if let Some(compaction) = self.machine.take_compaction() {
-                    self.cx.effects.hashes.push((id, compaction.hash));
+                    match self.upkeep.begin_hash() {
+                        true => self.cx.effects.hashes.push((id, compaction.hash)),
+                        false => self.hashed(id),
+                    }
                     if compaction.physical {
                         // Its caller hears when everything superseded is gone and the hash is stored.
                         self.proposals.applied(id);

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use dolmen_env::{Mono, Rng};
-use dolmen_raft::{BasicStatus, ProgressState, Role};
+use dolmen_proto::raftpb::Entry;
+use dolmen_raft::{BasicStatus, Progress, ProgressState, Role};
 use dolmen_types::{MemberId, Term};
 
 use super::Node;
@@ -248,7 +249,7 @@ impl Node {
         } else if self.ending.is_near() && self.leads() && self.raft_status().transferee == 0 {
             // Raft gave up after an election timeout. One that stops asks again, whoever has kept up by now; one that goes
             // on does not, because nothing is proposed meanwhile, and the transferee may be down for good.
-            let target = self.most_caught_up_voter().unwrap_or(target);
+            let target = self.most_caught_up_voter(|_| true).unwrap_or(target);
             self.raft.transfer_leader(target);
             if let Some(transfer) = &mut self.leadership.transfer {
                 transfer.target = target;
@@ -262,20 +263,46 @@ impl Node {
             return false;
         }
         if !self.leadership.is_handing_over() {
-            let Some(target) = self.most_caught_up_voter() else { return false };
+            let Some(target) = self.most_caught_up_voter(|_| true) else { return false };
             self.raft.transfer_leader(target);
             self.leadership.begin_transfer(target, None, self.cx.now);
         }
         true
     }
 
+    /// A leader whose log's disk hangs answers nobody: the entries it appends count when others have them, but it applies
+    /// only what is in its own log. When the oldest write has taken an election timeout, it hands over to a voter that has
+    /// acknowledged something newer, and so is known to write. Where nobody has (they share the disk, or are few), it stays;
+    /// so no two members with a bad disk play ball with leadership. Once its disk is well it can be elected like anybody.
+    pub(super) fn leave_hanging_log(&mut self) {
+        let timeout = self.cx.config.election_nanos();
+        let Some((age, stalled)) = self.log.oldest(self.cx.now).filter(|(age, _)| *age >= timeout / 2) else { return };
+        let status = self.raft_status();
+        if status.role != Role::Leader || status.transferee != dolmen_raft::NONE || self.ending.damage().is_some() {
+            return;
+        }
+        let newer = |progress: &Progress| progress.matched > stalled;
+        if age >= timeout
+            && let Some(target) = self.most_caught_up_voter(newer)
+        {
+            self.raft.transfer_leader(target);
+            if !self.leadership.is_handing_over() {
+                self.leadership.begin_transfer(target, None, self.cx.now);
+            }
+        } else if self.log.newest() == stalled && self.log.ask_proof(stalled) {
+            // Nobody has asked for anything since, so nobody can have acknowledged it.
+            let _dropped = self.raft.propose_entries(vec![Entry::default()]);
+        }
+    }
+
     /// The voter that holds most of the log, of those that have been heard from lately.
-    fn most_caught_up_voter(&self) -> Option<MemberId> {
+    fn most_caught_up_voter(&self, fits: impl Fn(&Progress) -> bool) -> Option<MemberId> {
         let others = self.raft.progress().filter(|(id, progress)| {
             *id != self.cx.config.member_id
                 && !progress.is_learner
                 && progress.recent_active
                 && progress.state == ProgressState::Replicate
+                && fits(progress)
         });
         others.max_by_key(|(_, progress)| progress.matched).map(|(id, _)| id)
     }

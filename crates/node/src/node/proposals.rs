@@ -31,7 +31,8 @@ const MAX_PENDING_BYTES: usize = 512 << 20;
 const MAX_PENDING: usize = 200_000;
 /// Entries forwarded or proposed in one message.
 const MAX_PROPOSAL_BYTES: usize = 1 << 20;
-/// The store's backlog of unwritten batches above which proposals are refused rather than memory grown.
+/// The store's backlog of unwritten batches above which proposals are refused, and entries of the leader not taken, rather
+/// than memory grown.
 const MAX_STORE_BACKLOG: usize = 256 << 20;
 
 /// What is to stand in the log, and the id under which its outcome comes back.
@@ -272,14 +273,18 @@ impl Node {
             ProposeKind::LeaseRevoke if self.cx.config.priority_request => MAX_APPLY_GAP_PRIORITY,
             _ => MAX_APPLY_GAP,
         };
-        let full = !self.proposals.has_room(proposal.len())
-            || self.machine.store().log_ref().backlog_bytes() > MAX_STORE_BACKLOG;
+        let full = !self.proposals.has_room(proposal.len()) || self.is_behind();
         if gap > allowed || full {
             self.cx.shared.metrics.proposals_failed.add(1);
             self.cx.reply(completion, Reply::Applied(Err(RequestError::TooManyRequests)));
             return;
         }
         self.proposals.take(proposal, completion, since);
+    }
+
+    /// Whether a disk of this member is so far behind that it takes nothing more: the log's or the store's.
+    pub(super) fn is_behind(&self) -> bool {
+        self.log.is_full() || self.machine.store().log_ref().backlog_bytes() > MAX_STORE_BACKLOG
     }
 
     /// Hands everything queued to raft in as few messages as it allows, once somebody leads and does not hand over.

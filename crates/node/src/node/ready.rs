@@ -4,6 +4,9 @@
 //! rest on it travel with it, and leave only when it has come back durable ([`Node::wal_done`]). Messages that promise
 //! nothing leave at once.
 
+use std::collections::VecDeque;
+
+use dolmen_env::Mono;
 use dolmen_proto::raftpb::{HardState, Message, MessageType, Snapshot, SnapshotMetadata};
 use dolmen_proto::walpb;
 use dolmen_raft::{LOCAL_APPEND_THREAD, LOCAL_APPLY_THREAD, Role};
@@ -11,19 +14,72 @@ use dolmen_types::{Index, Term};
 
 use super::{Node, WalJob};
 
+/// What an entry takes beside its data, about.
+const ENTRY_BYTES: usize = 64;
+
+/// What may be handed to the WAL and not be durable yet, in any role. Above it a leader takes no proposals, its own
+/// callers' or others', and a follower no entries: it still hears the leader, and is sent them again.
+pub(super) const MAX_UNWRITTEN_BYTES: usize = 128 << 20;
+
 /// What has been handed to the WAL.
 pub(super) struct LogWriter {
     /// The newest hard state.
     hard_state: HardState,
     /// Of the newest hard state that is durable.
     durable_term: Term,
-    /// Jobs handed out and not yet done.
-    in_flight: usize,
+    /// Jobs handed out and not yet done, in order.
+    in_flight: VecDeque<InFlight>,
+    /// Their bytes together.
+    bytes: usize,
+    /// The newest entry handed out.
+    last: Index,
+    /// The end of the log when a leader last asked for proof that its own disk alone is to blame for a delay.
+    probed: Index,
+}
+
+struct InFlight {
+    since: Mono,
+    /// The newest entry handed out by then.
+    through: Index,
+    bytes: usize,
 }
 
 impl LogWriter {
     pub(super) fn new(hard_state: HardState) -> Self {
-        Self { hard_state, durable_term: hard_state.term, in_flight: 0 }
+        Self { hard_state, durable_term: hard_state.term, in_flight: VecDeque::new(), bytes: 0, last: 0, probed: 0 }
+    }
+
+    fn handed_out(&mut self, job: &WalJob, now: Mono) {
+        let bytes = job.entries.iter().map(|entry| entry.data.len() + ENTRY_BYTES).sum();
+        self.last = job.entries.last().map_or(self.last, |entry| entry.index);
+        self.bytes += bytes;
+        self.in_flight.push_back(InFlight { since: now, through: self.last, bytes });
+    }
+
+    fn done(&mut self) {
+        if let Some(done) = self.in_flight.pop_front() {
+            self.bytes -= done.bytes;
+        }
+    }
+
+    /// Whether so much is not durable yet that nothing more is taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes > MAX_UNWRITTEN_BYTES
+    }
+
+    /// The newest entry handed out.
+    pub(super) fn newest(&self) -> Index {
+        self.last
+    }
+
+    /// How long the oldest job has taken so far, and the newest entry that was handed out by then.
+    pub(super) fn oldest(&self, now: Mono) -> Option<(u64, Index)> {
+        self.in_flight.front().map(|oldest| (now.since(oldest.since), oldest.through))
+    }
+
+    /// Whether to append something to find out who still writes: once while the log ends at `last`.
+    pub(super) fn ask_proof(&mut self, last: Index) -> bool {
+        std::mem::replace(&mut self.probed, last) != last
     }
 
     /// How far the log is known to be committed.
@@ -37,7 +93,7 @@ impl LogWriter {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.in_flight == 0
+        self.in_flight.is_empty()
     }
 
     /// What of an append has to be written.
@@ -120,13 +176,13 @@ impl Node {
         if nothing && self.log.is_idle() {
             self.wal_acknowledged(job);
         } else {
-            self.log.in_flight += 1;
+            self.log.handed_out(&job, self.cx.now);
             self.cx.effects.wal.push(job);
         }
     }
 
     pub(super) fn wal_done(&mut self, job: WalJob) {
-        self.log.in_flight -= 1;
+        self.log.done();
         self.wal_acknowledged(job);
     }
 

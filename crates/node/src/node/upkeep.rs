@@ -8,16 +8,32 @@ use super::Node;
 use crate::history::HistoryJob;
 
 const COMPACT_KEYS_PER_TURN: usize = 512;
+/// Hashes that wait for their thread at most; each pins a view of the store. Compactions that come faster leave none behind,
+/// and whoever asks for theirs is told that there is none.
+const MAX_HASHING: usize = 8;
 
 /// What is asked of the background.
 #[derive(Default)]
 pub(super) struct Upkeep {
     /// Physical compactions whose hash is stored, and whose callers wait for pruning to be done too.
     hashed: Vec<u64>,
+    /// Hashes of compactions in the making.
+    hashing: usize,
     reclaim: bool,
 }
 
 impl Upkeep {
+    /// Counts one more hash of a compaction; false when too many are being made, and this one is left out.
+    pub(super) fn begin_hash(&mut self) -> bool {
+        let begins = self.hashing < MAX_HASHING;
+        self.hashing += usize::from(begins);
+        begins
+    }
+
+    pub(super) fn hash_done(&mut self) {
+        self.hashing -= 1;
+    }
+
     /// Somebody wants a pass of space reclaim.
     pub(super) fn ask_reclaim(&mut self) {
         self.reclaim = true;
