@@ -30,6 +30,10 @@ const FAR_TOO_LARGE: usize = 4;
 /// nghttp2's own counts of such frames; [`crate::NUISANCES`] is stricter where it matters, and lenient with what only
 /// costs the time to skip it (priorities, frames of extensions).
 const UNCOUNTED: (u64, u64) = (1 << 30, 1 << 30);
+/// What RFC 9218 gives to a stream for which nobody asks for more or less.
+const USUAL_URGENCY: u32 = 3;
+/// Bytes that go into one frame of data.
+const ONE_FRAME: usize = 16 << 10;
 const NO_FLAGS: u8 = sys::NGHTTP2_FLAG_NONE as u8;
 
 /// What a peer may do.
@@ -136,6 +140,8 @@ impl Session {
             (sys::NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, limits.streams),
             (sys::NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, limits.stream_window),
             (sys::NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, limits.header_bytes),
+            // Priorities are ours to give: see `take_turns`.
+            (sys::NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1),
         ]
         .map(|(id, value)| sys::nghttp2_settings_entry { settings_id: id as i32, value });
         // SAFETY: the session is valid; the settings are copied.
@@ -232,7 +238,17 @@ impl Session {
         stream.queued = stream.outbox.iter().map(Bytes::len).sum();
         stream.finished = true;
         stream.trailers = trailers;
+        if stream.queued > ONE_FRAME {
+            self.take_turns(id);
+        }
         self.respond_static(id, fields, true);
+    }
+
+    /// Sends an answer a frame at a time, others in between. nghttp2 would send all of it first.
+    fn take_turns(&mut self, id: StreamId) {
+        let priority = sys::nghttp2_extpri { urgency: USUAL_URGENCY, inc: 1 };
+        // SAFETY: the session is valid; the priority is copied.
+        unsafe { sys::nghttp2_session_change_extpri_stream_priority(self.raw.as_ptr(), id, &raw const priority, 1) };
     }
 
     /// Begins the answer to a request; without a body, that is all of it.
@@ -269,6 +285,9 @@ impl Session {
         stream.queued += bytes.len();
         stream.outbox.push_back(bytes);
         let queued = stream.queued;
+        if queued > ONE_FRAME {
+            self.take_turns(id);
+        }
         self.resume(id);
         queued
     }

@@ -226,6 +226,31 @@ fn answers_wait_for_the_clients_window() {
 }
 
 #[test]
+fn a_small_answer_does_not_wait_for_a_large_one() {
+    for streaming in [false, true] {
+        // Windows of a megabyte.
+        let mut server = Server::greeted(&[0, 4, 0, 0x10, 0, 0]);
+        server.receive(&frame(WINDOW_UPDATE, 0, 0, &0x10_0000u32.to_be_bytes()));
+        for stream in [1, 3] {
+            server.receive(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &call()));
+        }
+        let large = Bytes::from(vec![0; 500_000]);
+        if streaming {
+            server.session.respond_static(1, &[], true);
+            server.session.push(1, large);
+            server.session.finish(1, [None, None]);
+        } else {
+            server.session.answer(1, &[], [large], [None, None]);
+        }
+        server.answer(3, &["small"]);
+        let frames = server.frames();
+        assert_eq!(data(&frames, 1).len(), 500_000);
+        let last = |stream| frames.iter().rposition(|frame| frame.stream == stream).unwrap();
+        assert!(last(3) < 10 && last(1) > 30, "{} {}", last(3), last(1));
+    }
+}
+
+#[test]
 fn a_stream_asks_for_more_when_all_is_sent_and_ends_with_its_status() {
     let mut server = Server::new();
     server.receive(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &call()));
