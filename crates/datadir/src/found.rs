@@ -87,6 +87,11 @@ pub(crate) fn inspect(disk: &dyn Disk, layout: &Layout) -> Result<Found, ImportE
         Found { reader, version, applied, base: last_mark, log, replaced: BTreeMap::new(), mended: Vec::new() };
     refuse_unsupported(&found, &path)?;
     settle_members(disk, layout, &mut found, &meta, &path)?;
+    if term == 0 && told > 0 {
+        // etcd 3.5 leaves the term out until the first entry that it applies; store and log are to agree by it.
+        let meta = found.replaced.entry("meta".into()).or_insert(meta);
+        meta.insert("term".into(), Bytes::copy_from_slice(&told.to_be_bytes()));
+    }
     Ok(found)
 }
 

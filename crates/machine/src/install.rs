@@ -10,7 +10,7 @@ use dolmen_bolt::BoltReader;
 use dolmen_env::{Disk, DiskFile, OpenMode};
 use dolmen_mvcc::{RangeError, RestoreError, Restored, SnapshotSource};
 use dolmen_revlog::{Builder, Table, TableOp};
-use dolmen_types::Index;
+use dolmen_types::{Index, Term};
 
 use crate::chain::CHAIN;
 use crate::{Machine, OpenError};
@@ -30,15 +30,15 @@ pub enum InstallError {
         #[source]
         source: RestoreError,
     },
-    #[error("the snapshot {path} ends at index {found}, its message says {wanted}")]
-    Index { path: PathBuf, found: Index, wanted: Index },
+    #[error("the snapshot {path} ends at index {} of term {}, its message says index {} of term {}", found.0, found.1, wanted.0, wanted.1)]
+    Position { path: PathBuf, found: (Index, Term), wanted: (Index, Term) },
 }
 
 /// Rebuilds the store from a bbolt file beside the one in use; runs on any thread, takes long for a large file.
 pub struct InstallJob {
     disk: Arc<dyn Disk>,
     db: PathBuf,
-    index: Index,
+    position: (Index, Term),
     builder: Builder,
 }
 
@@ -65,9 +65,9 @@ impl Machine {
         self.membership.to_v2_store_json(self.applied).into()
     }
 
-    /// Prepares the installation of the snapshot file `db`, which a peer sent for `index`.
-    pub fn begin_install(&mut self, disk: Arc<dyn Disk>, db: &Path, index: Index) -> InstallJob {
-        InstallJob { disk, db: db.to_owned(), index, builder: self.store.log().replace() }
+    /// Prepares the installation of the snapshot file `db`, which a peer sent for this index and its term.
+    pub fn begin_install(&mut self, disk: Arc<dyn Disk>, db: &Path, position: (Index, Term)) -> InstallJob {
+        InstallJob { disk, db: db.to_owned(), position, builder: self.store.log().replace() }
     }
 
     /// Puts an installed snapshot in the place of the present state. After a crash either stands whole.
@@ -97,10 +97,10 @@ impl InstallJob {
         let source = reader.source().map_err(|e| unreadable(e.into()))?;
         let restored = dolmen_mvcc::restore_from(self.builder, &source)
             .map_err(|source| InstallError::Restore { path: path.clone(), source })?;
-        // A file may have been taken a little after the index its message names, never before it.
-        let (found, _) = restored.position();
-        if found < self.index {
-            return Err(InstallError::Index { path, found, wanted: self.index });
+        // A file may have been taken a little after the index its message names, never before it, nor of another history.
+        let (found, wanted) = (restored.position(), self.position);
+        if found.0 < wanted.0 || found.1 < wanted.1 || (found.0 == wanted.0 && found.1 != wanted.1) {
+            return Err(InstallError::Position { path, found, wanted });
         }
         Ok(Installed { restored })
     }

@@ -234,8 +234,6 @@ pub(crate) struct Parts {
     pub(crate) machine: Machine,
     pub(crate) hard_state: HardState,
     pub(crate) marked: Index,
-    /// A mark to be written to the WAL before anything else.
-    pub(crate) mark: Option<walpb::Snapshot>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) now: Mono,
@@ -270,9 +268,6 @@ impl Node {
             ending: Ending::default(),
             cx: Context { config, shared: parts.shared, now: parts.now, effects: Effects::default() },
         };
-        if let Some(mark) = parts.mark {
-            node.send_wal(WalJob { snapshot: Some(mark), must_sync: true, ..WalJob::default() });
-        }
         node.publish_configuration();
         node
     }

@@ -95,6 +95,13 @@ pub enum StartError {
          holds nothing yet, or start with --initial-cluster and --initial-cluster-token as they were"
     )]
     Unfinished { dir: PathBuf },
+    #[error(
+        "the store is at index {} of term {}, where the log of {dir} has committed term {in_log}: the two are not of one member; \
+         bring both back from the same copy, or remove the member from its cluster and start it again with an empty data \
+         directory",
+        applied.0, applied.1
+    )]
+    Disagree { applied: (u64, u64), in_log: u64, dir: PathBuf },
     #[error("raft refuses the configuration: {0}")]
     Raft(String),
 }
@@ -171,10 +178,10 @@ pub fn start(disk: Arc<dyn Disk>, options: &StartOptions, config: Config, now: M
         machine.lessor().renewals().clone(),
         machine.tokens().clone(),
     );
-    let Begin { storage, hard_state, mark, marked } = begin;
+    let Begin { storage, hard_state, marked } = begin;
     let raft = RawNode::new(&raft_config(&config, machine.applied()), storage)
         .map_err(|error| StartError::Raft(error.to_string()))?;
-    let node = Node::new(config, Parts { raft, machine, hard_state, marked, mark, shared, disk, now });
+    let node = Node::new(config, Parts { raft, machine, hard_state, marked, shared, disk, now });
     Ok(Started { node, wal, lock })
 }
 
@@ -182,11 +189,11 @@ pub fn start(disk: Arc<dyn Disk>, options: &StartOptions, config: Config, now: M
 struct Begin {
     storage: MemoryStorage,
     hard_state: HardState,
-    /// A snapshot record that the log lacks.
-    mark: Option<walpb::Snapshot>,
     marked: u64,
 }
 
+/// Store and log are two files that agree on the term of an index, or the log is brought to where the store is. What it says
+/// only by an index may be about other entries: a tail that was never committed can be longer than what replaced it.
 fn open_log(disk: &Arc<dyn Disk>, options: &StartOptions, machine: &Machine) -> Result<(Wal, Begin), StartError> {
     let layout = &options.layout;
     let applied = machine.position();
@@ -217,29 +224,51 @@ fn open_log(disk: &Arc<dyn Disk>, options: &StartOptions, machine: &Machine) -> 
         wal.sync()?;
     }
 
-    let mut storage = MemoryStorage::new();
-    let last = entries.last().map_or(from.index, |entry| entry.index);
-    let overtaken = last < applied.index;
-    let base = if overtaken {
-        // The process stopped between installing a snapshot and noting it in the log.
+    let in_log = match applied.index.checked_sub(from.index) {
+        Some(0) => Some(from.term),
+        Some(above) => entries.get(above as usize - 1).map(|entry| entry.term),
+        None => None,
+    };
+    if let Some(in_log) = in_log.filter(|term| *term != applied.term && hard_state.commit >= applied.index) {
+        let applied = (applied.index, applied.term);
+        return Err(StartError::Disagree { applied, in_log, dir: layout.wal.clone() });
+    }
+    let base = if in_log != Some(applied.term) {
+        // The process stopped between installing a snapshot and noting it in the log, whose entries it replaces. The mark
+        // counts only with a hard state that commits it, and the log goes on behind both; so they are there first. In the
+        // snapshot's term this member has voted for nobody yet, or the log would know of that term.
         entries.clear();
-        walpb::Snapshot { index: applied.index, term: applied.term, conf_state: Some(applied.conf_state.clone()) }
+        let base =
+            walpb::Snapshot { index: applied.index, term: applied.term, conf_state: Some(applied.conf_state.clone()) };
+        hard_state = HardState { commit: applied.index, ..in_term(hard_state, applied.term) };
+        wal.append_snapshot(&base)?;
+        wal.append(Some(&hard_state), &[])?;
+        wal.sync()?;
+        base
     } else {
         // Raft takes the configuration as of what is applied: earlier changes are not applied again.
         let conf_state = if applied.index > 0 { Some(applied.conf_state.clone()) } else { from.conf_state.clone() };
         walpb::Snapshot { conf_state, ..from.clone() }
     };
+    let mut storage = MemoryStorage::new();
     if base.index > 0 || base.conf_state.as_ref().is_some_and(|state| *state != ConfState::default()) {
         let metadata = SnapshotMetadata { conf_state: base.conf_state.clone(), index: base.index, term: base.term };
         storage
             .apply_snapshot(Snapshot { data: Bytes::new(), metadata: Some(metadata) })
             .map_err(|error| StartError::Raft(error.to_string()))?;
     }
+    // Entries are written before the hard state that goes with them, and a torn batch may have lost just that.
+    let term = entries.last().map_or(base.term, |entry| entry.term);
     storage.append(entries).map_err(|error| StartError::Raft(error.to_string()))?;
+    hard_state = in_term(hard_state, term);
     hard_state.commit = hard_state.commit.max(applied.index);
     storage.set_hard_state(hard_state);
-    let marked = base.index;
-    Ok((wal, Begin { storage, hard_state, mark: overtaken.then_some(base), marked }))
+    Ok((wal, Begin { storage, hard_state, marked: base.index }))
+}
+
+/// A hard state of at least this term, in which nobody has the vote if it is a later one.
+fn in_term(state: HardState, term: Term) -> HardState {
+    if state.term < term { HardState { term, vote: 0, ..state } } else { state }
 }
 
 /// The first entries of a new cluster, the same on each member: one configuration change a member, by ascending id.

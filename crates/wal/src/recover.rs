@@ -276,6 +276,12 @@ pub(crate) fn read(
     let acked = replay.metadata.and_then(|metadata| slots::newest(slots, metadata));
     let used = used_len(&bytes);
     let synced = judge(dir, &scan, &bytes, used, acked, replay)?;
+    if let Some(acked) = acked.filter(|acked| acked.term > replay.hard_state.term) {
+        let (wanted, found) = (acked.term, replay.hard_state.term);
+        let what =
+            format!("the log stands in term {found}, though it was durable in term {wanted}: it is an older copy");
+        return Err(corrupt(&path, scan.end, replay, &what));
+    }
     let torn = (used as u64).checked_sub(scan.end).filter(|len| *len > 0).map(|len| TornTail {
         file: path,
         offset: scan.end,

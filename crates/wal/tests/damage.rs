@@ -400,6 +400,27 @@ fn no_byte_of_noise_makes_a_torn_record_of_ours_one_of_etcds() {
     }
 }
 
+/// A log directory that was put back from an older copy and has grown longer since reaches as far as the slots say. What it
+/// has forgotten, a vote for one, shows by the term.
+#[test]
+fn an_older_copy_of_the_log_that_is_as_long_is_refused() {
+    let disk = new_disk(1);
+    let mut wal = common::create(&disk);
+    wal.append(Some(&state(1, 2, 1)), &entries(1, 3, 1, 20)).unwrap();
+    wal.close().unwrap();
+    let longer = disk.fork(2);
+    let (mut wal, _) = open(&longer, (0, 0)).unwrap();
+    wal.append(Some(&state(1, 2, 3)), &entries(4, 30, 1, 40)).unwrap();
+    wal.close().unwrap();
+    let (mut wal, _) = open(&disk, (0, 0)).unwrap();
+    wal.append(Some(&state(7, 3, 3)), &[]).unwrap();
+    wal.close().unwrap();
+    let path = &segments(&disk)[0];
+    overwrite(&disk, path, 0, &longer.read(path).unwrap());
+    let refused = open(&disk, (0, 0)).map(drop).unwrap_err();
+    assert!(matches!(&refused, WalError::Corrupt { what, .. } if what.contains("older copy")), "{refused}");
+}
+
 #[test]
 fn a_log_that_ends_below_its_commit_index_is_refused() {
     let disk = new_disk(1);

@@ -75,14 +75,15 @@ impl Node {
     /// An append for our own WAL: entries and hard state, maybe a snapshot that has to be installed first.
     pub(super) fn persist(&mut self, message: Message) {
         let Some(message) = self.snapshots.pass_or_hold(message) else { return };
-        let index = message.snapshot.as_ref().and_then(|s| s.metadata.as_ref()).map_or(0, |m| m.index);
+        let metadata = message.snapshot.as_ref().and_then(|s| s.metadata.as_ref());
+        let (index, term) = metadata.map_or((0, 0), |metadata| (metadata.index, metadata.term));
         if index == 0 {
             self.append(message);
             return;
         }
         match self.snapshots.received.remove(&index) {
             Some(db) => {
-                let job = self.machine.begin_install(self.snapshots.disk.clone(), &db, index);
+                let job = self.machine.begin_install(self.snapshots.disk.clone(), &db, (index, term));
                 self.cx.effects.install = Some(job);
                 self.snapshots.installing = Some((message, db));
             }
