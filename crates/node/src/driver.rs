@@ -11,7 +11,7 @@ use dolmen_machine::InstallJob;
 use dolmen_mvcc::CompactionHash;
 use dolmen_revlog::Job;
 use dolmen_types::error_chain;
-use dolmen_wal::Wal;
+use dolmen_wal::{Released, Wal};
 
 use crate::history::HistoryJob;
 use crate::node::{Effects, Input, Node, StopReason, WalJob};
@@ -23,6 +23,11 @@ use crate::start::Started;
 /// How long the WAL has nothing to do before it notes how far it is acknowledged, and how often it does so when busy.
 pub const IDLE: Duration = Duration::from_millis(100);
 pub const NOTE_NANOS: u64 = 1_000_000_000;
+/// Log segments that nobody needs wait for an idle turn to be removed; a log that is never idle removes one a turn while there
+/// are more than this.
+pub const RELEASED_SEGMENTS: usize = 4;
+/// For how long nobody was served before a thread on the way of a request gives memory back: that may take 20 ms.
+const QUIET: Duration = Duration::from_secs(1);
 /// How long the store, or the reader of history, has nothing to do before its thread rests.
 const STORE_IDLE: Duration = Duration::from_millis(300);
 
@@ -90,8 +95,10 @@ pub fn spawn(
 
     let spawn_named = |name: &str| std::thread::Builder::new().name(name.to_owned());
     let (to_node, broken) = (shared.clone(), failed.clone());
+    let (released, closing) = channel();
+    let close_thread = spawn_named("close").spawn(move || closing.into_iter().for_each(drop::<Released>))?;
     let wal_thread = spawn_named("wal").spawn(move || {
-        if let Err(error) = write_ahead(wal, &wal_queue, &to_node, memory) {
+        if let Err(error) = write_ahead(wal, &wal_queue, &to_node, &released, memory) {
             fail(&broken, &to_node, "writing the write-ahead log", &error);
         }
     })?;
@@ -113,8 +120,8 @@ pub fn spawn(
         Driver { node, shared, peers, sinks, wal_jobs, store_jobs, hash_jobs, history_jobs, disk, failures, memory };
     let thread = spawn_named("node").spawn(move || {
         let result = driver.run();
-        // They end when the loop has dropped its ends of their queues.
-        for thread in [wal_thread, store_thread, hash_thread, history_thread] {
+        // They end when the loop has dropped its ends of their queues, and the last one after the log's.
+        for thread in [wal_thread, store_thread, hash_thread, history_thread, close_thread] {
             if thread.join().is_err() {
                 return Err(DiskFailure { what: "a disk thread", error: "it panicked; see the log above".into() });
             }
@@ -152,6 +159,7 @@ impl Driver {
         let mut inputs = VecDeque::new();
         let mut patience = Duration::ZERO;
         let mut rests = Rests::new(self.memory);
+        let mut served = RealClock::mono();
         loop {
             self.shared.inbox.take(&mut inputs, patience);
             let now = RealClock::mono();
@@ -170,10 +178,13 @@ impl Driver {
             let effects = self.node.advance(RealClock::mono());
             let busy = effects.busy;
             let wake_at = effects.wake_at.map_or(next_tick, |at| at.min(next_tick));
+            if busy || !effects.wal.is_empty() || !effects.replies.is_empty() {
+                served = now;
+            }
             if let Some(reason) = self.carry_out(effects) {
                 return Ok(reason);
             }
-            if idle && !busy {
+            if idle && now.since(served) >= QUIET.as_nanos() as u64 {
                 rests.rest(now);
             }
             patience = if busy { Duration::ZERO } else { Duration::from_nanos(wake_at.since(RealClock::mono())) };
@@ -248,16 +259,29 @@ fn write_ahead(
     mut wal: Wal,
     queue: &Receiver<WalJob>,
     shared: &Shared,
+    released: &Sender<Released>,
     memory: Memory,
 ) -> Result<(), dolmen_wal::WalError> {
     let mut noted = RealClock::mono();
     let mut rests = Rests::new(memory);
+    let mut wait = IDLE;
     loop {
-        let first = match queue.recv_timeout(IDLE) {
+        let first = match queue.recv_timeout(wait) {
             Ok(first) => first,
-            Err(RecvTimeoutError::Timeout) => {
-                // Nothing to do is the time to write down how far the log is acknowledged.
+            Err(RecvTimeoutError::Timeout) if wait == IDLE => {
+                // Nothing to do is the time to write down how far the log is acknowledged, and to clear up: a little, and
+                // then whoever came meanwhile is next.
                 wal.note_acked()?;
+                match wal.remove_released()? {
+                    // The thread lives as long as its queue has this end.
+                    Some(segment) => {
+                        let _lives = released.send(segment);
+                    }
+                    None => wait = QUIET,
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Timeout) => {
                 rests.rest(RealClock::mono());
                 match queue.recv() {
                     Ok(first) => first,
@@ -266,6 +290,7 @@ fn write_ahead(
             }
             Err(RecvTimeoutError::Disconnected) => break,
         };
+        wait = IDLE;
         let mut jobs = vec![first];
         jobs.extend(queue.try_iter());
         let begin = RealClock::mono();
@@ -281,7 +306,12 @@ fn write_ahead(
             shared.inbox.push(Input::WalDone(job));
         }
         if let Some(index) = release {
-            wal.release(index)?;
+            wal.release(index);
+        }
+        if wal.released() > RELEASED_SEGMENTS
+            && let Some(segment) = wal.remove_released()?
+        {
+            let _lives = released.send(segment);
         }
         let now = RealClock::mono();
         if now.since(noted) > NOTE_NANOS {

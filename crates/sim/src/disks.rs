@@ -56,11 +56,15 @@ impl World {
     }
 
     pub(crate) fn wal_idle(&mut self, node: usize) -> Result<(), String> {
-        let Some(running) = &mut self.members[node].running else { return Ok(()) };
+        let member = &mut self.members[node];
+        let epoch = member.epoch;
+        let Some(running) = &mut member.running else { return Ok(()) };
         match running.log.idle() {
-            Ok(()) => Ok(()),
-            Err(error) => self.broken(node, &error_chain(&error)),
+            Ok(true) => self.queue.after(dolmen_node::driver::IDLE.as_nanos() as u64, Event::WalIdle { node, epoch }),
+            Ok(false) => {}
+            Err(error) => return self.broken(node, &error_chain(&error)),
         }
+        Ok(())
     }
 
     pub(crate) fn work_store(&mut self, node: usize) -> Result<(), String> {

@@ -79,7 +79,10 @@ impl LogThread {
     /// What follows when the jobs are on their way back.
     pub fn after_sync(&mut self, release: Option<Index>, now: u64) -> Result<(), WalError> {
         if let Some(index) = release {
-            self.wal.release(index)?;
+            self.wal.release(index);
+        }
+        if self.wal.released() > dolmen_node::driver::RELEASED_SEGMENTS {
+            self.wal.remove_released()?;
         }
         if now.saturating_sub(self.noted) > dolmen_node::driver::NOTE_NANOS {
             self.noted = now;
@@ -88,12 +91,15 @@ impl LogThread {
         Ok(())
     }
 
-    /// Nothing came for a while.
-    pub fn idle(&mut self) -> Result<(), WalError> {
-        if self.at_work || !std::mem::take(&mut self.news) {
-            return Ok(());
+    /// Nothing came for a while; whether there is more to clear up.
+    pub fn idle(&mut self) -> Result<bool, WalError> {
+        if self.at_work {
+            return Ok(false);
         }
-        self.wal.note_acked()
+        if std::mem::take(&mut self.news) {
+            self.wal.note_acked()?;
+        }
+        Ok(self.wal.remove_released()?.is_some())
     }
 }
 

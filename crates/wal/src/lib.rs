@@ -39,7 +39,7 @@ mod wal;
 pub use error::WalError;
 pub use record::Kind;
 pub use recover::{Inspected, Recovered, TornTail, inspect};
-pub use wal::{Wal, WalOptions};
+pub use wal::{Released, Wal, WalOptions};
 
 /// Whose log this is; recorded at the head of every segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,11 +58,15 @@ pub struct Wal {
     encoder: Encoder,
     tail: Box<dyn DiskFile>,
     /// All segments that exist, oldest first; the last one is the tail.
-    segments: Vec<Segment>,
+    segments: VecDeque<Segment>,
+    /// How many of them, from the oldest on, nobody needs any more. Never the tail.
+    released: usize,
     next: Option<Next>,
     slots: Slots,
     written: u64,
     synced: u64,
+    /// Last index and term as of `synced`, for the slots.
+    durable: (Index, Term),
     /// Something other than a mark was appended since the last sync.
     dirty: bool,
     /// What the slots say: segment sequence and offset.
@@ -72,7 +77,14 @@ pub struct Wal {
 struct Segment {
     name: SegmentName,
     /// `None` for segments older than the one reading began with.
+    lock: Option<DiskLock>,
+}
+
+/// The last hold on a segment that is gone from the directory. Dropping it has the file system free its space, which may take
+/// a tenth of a second: not on a thread that somebody waits for.
+pub struct Released {
     _lock: Option<DiskLock>,
+    _file: Option<Box<dyn DiskFile>>,
 }
 
 /// A segment that has its space but no name yet.
@@ -159,11 +171,13 @@ impl Wal {
             last_index: 0,
             encoder,
             tail: file,
-            segments: vec![Segment { name, _lock: Some(lock) }],
+            segments: VecDeque::from([Segment { name, lock: Some(lock) }]),
+            released: 0,
             next: None,
             slots,
             written: head,
             synced: head,
+            durable: (0, 0),
             dirty: false,
             noted: (0, 0),
             failed: false,
@@ -186,10 +200,10 @@ impl Wal {
     ) -> Result<(Self, Recovered), WalError> {
         let names = names::list(disk.as_ref(), dir).context("list", dir)?;
         let first_read = names::holding(&names, from.0).unwrap_or(0);
-        let mut segments = Vec::with_capacity(names.len());
+        let mut segments = VecDeque::with_capacity(names.len());
         for (at, &name) in names.iter().enumerate() {
             let lock = if at >= first_read { Some(lock(disk.as_ref(), &name.path(dir))?) } else { None };
-            segments.push(Segment { name, _lock: lock });
+            segments.push_back(Segment { name, lock });
         }
         let found = slots::read(disk.as_ref(), dir)?;
         let (tail, recovered, metadata_bytes, last_index) =
@@ -202,8 +216,8 @@ impl Wal {
         let noted = slots::newest(&found, recovered.metadata).map_or((0, 0), |acked| (acked.seq, acked.offset));
         let Secured { file, lock, end, chain } =
             secure(disk.as_ref(), dir, tail, recovered.repaired.is_some(), options)?;
-        if let (Some(lock), Some(segment)) = (lock, segments.last_mut()) {
-            segment._lock = Some(lock);
+        if let (Some(lock), Some(segment)) = (lock, segments.back_mut()) {
+            segment.lock = Some(lock);
         }
         let mut wal = Self {
             disk,
@@ -216,10 +230,12 @@ impl Wal {
             encoder: Encoder::new(chain),
             tail: file,
             segments,
+            released: 0,
             next: None,
             slots,
             written: end,
             synced: end,
+            durable: (last_index, recovered.hard_state.term),
             dirty: false,
             noted,
             failed: false,
@@ -379,6 +395,7 @@ impl Wal {
         }
         self.tail.sync_data().context("sync", &path)?;
         self.synced = self.written;
+        self.durable = (self.last_index, self.hard_state.term);
         self.dirty = false;
         if full { self.cut() } else { Ok(()) }
     }
@@ -416,30 +433,51 @@ impl Wal {
         Ok(())
     }
 
-    /// Deletes the segments that hold nothing but entries up to `index`, which the store must hold durably, together
+    /// Gives up the segments that hold nothing but entries up to `index`, which the store must hold durably, together
     /// with the snapshot record to open the log from. Keeps the segment that entry `index` or the one after it is in.
+    /// [`Wal::remove_released`] takes them off the disk.
+    pub fn release(&mut self, index: Index) {
+        let holding = self.segments.iter().rposition(|segment| segment.name.first <= index);
+        self.released = self.released.max(holding.unwrap_or(0));
+    }
+
+    /// Segments that were given up and are still there.
+    pub fn released(&self) -> usize {
+        self.released
+    }
+
+    /// Takes the oldest segment that was given up off the disk: one a call, because it costs a sync of the directory, and
+    /// more where the result is dropped.
     ///
     /// # Errors
     /// As [`Wal::append`].
-    pub fn release(&mut self, index: Index) -> Result<(), WalError> {
+    pub fn remove_released(&mut self) -> Result<Option<Released>, WalError> {
         if self.failed {
             return Err(WalError::Failed);
         }
-        let names: Vec<SegmentName> = self.segments.iter().map(|segment| segment.name).collect();
-        let result = self.release_before(names::holding(&names, index).unwrap_or(0));
+        if self.released == 0 {
+            return Ok(None);
+        }
+        let result = self.remove_oldest();
         self.failed = result.is_err();
         result
     }
 
-    fn release_before(&mut self, keep: usize) -> Result<(), WalError> {
-        for _ in 0..keep {
-            let path = self.segments[0].name.path(&self.dir);
-            self.disk.remove_file(&path).context("remove", &path)?;
-            // One by one and oldest first, or a crash could bring some back and leave a gap among them.
-            self.disk.sync_dir(&self.dir).context("sync", &self.dir)?;
-            self.segments.remove(0);
-        }
-        Ok(())
+    fn remove_oldest(&mut self) -> Result<Option<Released>, WalError> {
+        let Some(oldest) = self.segments.front_mut() else { return Ok(None) };
+        let path = oldest.name.path(&self.dir);
+        // Without a descriptor that holds it, removing the name would free the space at once.
+        let file = if oldest.lock.is_some() {
+            None
+        } else {
+            Some(self.disk.open(&path, OpenMode::Read).context("open", &path)?)
+        };
+        self.disk.remove_file(&path).context("remove", &path)?;
+        // One by one and oldest first, or a crash could bring some back and leave a gap among them.
+        self.disk.sync_dir(&self.dir).context("sync", &self.dir)?;
+        self.released -= 1;
+        let lock = self.segments.pop_front().and_then(|segment| segment.lock);
+        Ok(Some(Released { _lock: lock, _file: file }))
     }
 
     /// Syncs, and leaves word that all of it is durable. Dropping the log without this is what a crash does.
@@ -476,7 +514,7 @@ impl Wal {
     }
 
     fn tail_name(&self) -> SegmentName {
-        self.segments.last().expect("there is always a segment").name
+        self.segments.back().expect("there is always a segment").name
     }
 
     fn begin(&mut self) -> Result<(), WalError> {
@@ -504,8 +542,8 @@ impl Wal {
             metadata: self.metadata,
             seq,
             offset: self.synced,
-            index: self.last_index,
-            term: self.hard_state.term,
+            index: self.durable.0,
+            term: self.durable.1,
         })?;
         self.noted = (seq, self.synced);
         Ok(())
@@ -530,7 +568,7 @@ impl Wal {
         self.disk.rename(&temporary, &name.path(&self.dir)).context("rename", &temporary)?;
         self.disk.sync_dir(&self.dir).context("sync", &self.dir)?;
         self.tail = file;
-        self.segments.push(Segment { name, _lock: Some(lock) });
+        self.segments.push_back(Segment { name, lock: Some(lock) });
         self.written = self.encoder.buffer.len() as u64;
         self.synced = self.written;
         Ok(())

@@ -151,9 +151,9 @@ fn release_drops_whole_segments_in_front() {
     wal.append_snapshot(&snapshot(60, 1)).unwrap();
     wal.sync().unwrap();
     let before = wal.segments();
-    wal.release(0).unwrap();
+    common::release(&mut wal, 0).unwrap();
     assert_eq!(wal.segments(), before);
-    wal.release(60).unwrap();
+    common::release(&mut wal, 60).unwrap();
     let kept = wal.segments();
     assert!(kept < before && kept > 1);
     drop(wal);
@@ -161,8 +161,37 @@ fn release_drops_whole_segments_in_front() {
     assert!(matches!(open(&disk, (0, 0)).map(drop), Err(WalError::NoSnapshot { .. })));
     let (mut wal, recovered, from) = open_newest(&disk).unwrap();
     assert_eq!((from, recovered.entries.first().unwrap().index, wal.segments()), ((60, 1), 61, kept));
-    wal.release(u64::MAX).unwrap();
+    common::release(&mut wal, u64::MAX).unwrap();
     assert_eq!(wal.segments(), 1);
+}
+
+/// Whoever appends next waits for what giving segments up costs: that is nothing, and taking them off the disk is one file
+/// and one sync of the directory a call, whose space is not freed before the caller says so.
+#[test]
+fn segments_that_were_given_up_go_one_at_a_time() {
+    let disk = new_disk(1);
+    let mut wal = create(&disk);
+    for index in 1..=100 {
+        wal.append(Some(&state(1, 1, index)), &[entry(index, 1, 200)]).unwrap();
+        wal.sync().unwrap();
+    }
+    wal.append_snapshot(&snapshot(100, 1)).unwrap();
+    wal.close().unwrap();
+    let (mut wal, ..) = open_newest(&disk).unwrap();
+    let before = (disk.calls(), disk.syncs());
+    wal.release(100);
+    assert_eq!((disk.calls(), disk.syncs()), before);
+    let whole = wal.segments();
+    assert!(whole > 3 && wal.released() == whole - 1);
+    for gone in 1..whole {
+        let syncs = disk.syncs();
+        assert!(wal.remove_released().unwrap().is_some());
+        assert_eq!((wal.segments(), disk.syncs()), (whole - gone, syncs + 1));
+        assert_eq!(disk.read_dir(dir()).unwrap().iter().filter(|name| name.ends_with(".wal")).count(), whole - gone);
+    }
+    let calls = disk.calls();
+    assert!(wal.remove_released().unwrap().is_none());
+    assert_eq!(disk.calls(), calls);
 }
 
 #[test]
@@ -283,7 +312,7 @@ fn a_log_works_on_the_real_disk() {
     wal.append_snapshot(&Snapshot { index: 900, term: 1, conf_state }).unwrap();
     wal.sync().unwrap();
     assert!(matches!(Wal::open(disk.clone(), &wal_dir, (0, 0), options).map(drop), Err(WalError::Locked { .. })));
-    wal.release(900).unwrap();
+    common::release(&mut wal, 900).unwrap();
     drop(wal);
     let (wal, recovered) = Wal::open(disk.clone(), &wal_dir, (900, 1), options).unwrap();
     assert_eq!((recovered.entries.len(), recovered.metadata), (100, metadata));
@@ -341,7 +370,7 @@ fn a_log_tells_whose_it_is_when_its_older_marks_can_no_longer_be_opened_from() {
             let mark = Snapshot { index: index - 120, term: 1, conf_state: None };
             wal.append_snapshot(&mark).expect("mark");
             wal.sync().expect("sync");
-            wal.release(mark.index).expect("release");
+            common::release(&mut wal, mark.index).expect("release");
         }
     }
     drop(wal);

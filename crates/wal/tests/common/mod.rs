@@ -131,6 +131,13 @@ impl Model {
     }
 }
 
+/// Gives segments up and removes them at once.
+pub fn release(wal: &mut Wal, index: u64) -> Result<(), WalError> {
+    wal.release(index);
+    while wal.remove_released()?.is_some() {}
+    Ok(())
+}
+
 /// Entries without their data, for messages.
 pub fn brief(entries: &[Entry]) -> Vec<(u64, u64, usize)> {
     entries.iter().map(|entry| (entry.index, entry.term, entry.data.len())).collect()
@@ -192,7 +199,7 @@ impl History {
             }
             68..72 => {
                 if self.model.synced == self.model.records.len() {
-                    wal.release(self.snapshot)?;
+                    release(wal, self.snapshot)?;
                 }
                 return Ok(());
             }
