@@ -82,6 +82,7 @@ fn member() {
         pre_vote: true,
         snapshot_count: 10_000,
         catch_up_entries: 5_000,
+        log_bytes: dolmen_node::LOG_BYTES,
         max_request_bytes: 1_572_864,
         progress_notify_nanos: 600_000_000_000,
         apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,

@@ -25,7 +25,7 @@ pub const IDLE: Duration = Duration::from_millis(100);
 pub const NOTE_NANOS: u64 = 1_000_000_000;
 /// Log segments that nobody needs wait for an idle turn to be removed; a log that is never idle removes one a turn while there
 /// are more than this.
-pub const RELEASED_SEGMENTS: usize = 4;
+pub const RELEASED_SEGMENTS: usize = 1;
 /// For how long nobody was served before a thread on the way of a request gives memory back: that may take 20 ms.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long the store, or the reader of history, has nothing to do before its thread rests.

@@ -33,7 +33,7 @@ pub use driver::{DiskFailure, Running, spawn};
 pub use history::HistoryJob;
 pub use identity::{cluster_id, member_id};
 pub use metrics::Metrics;
-pub use node::{Config, Effects, Input, Node, StopReason, WalJob};
+pub use node::{Config, Effects, Input, LOG_BYTES, Node, StopReason, WalJob};
 pub use peers::{PeerAddress, PeerSender, RaftSink};
 pub use request::{Completion, ProposeKind, Reply, Request, RequestError, Sink, Submission};
 pub use shared::{Handle, Shared, Status};

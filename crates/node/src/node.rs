@@ -74,6 +74,10 @@ use crate::reads::Reads;
 use crate::request::{Completion, Reply, RequestError, Submission};
 use crate::shared::Shared;
 
+/// What [`Config::log_bytes`] is unless somebody wants less: the log on disk stays within four times that, 256 MiB, with the
+/// segment that is written, the next one, and one that waits for its removal.
+pub const LOG_BYTES: u64 = 64 << 20;
+
 /// Timing and limits, as etcd's flags set them.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -88,6 +92,9 @@ pub struct Config {
     pub snapshot_count: u64,
     /// Entries kept in memory behind a snapshot, for followers that are a little late.
     pub catch_up_entries: u64,
+    /// Bytes of entries that raft's log holds in memory, and that are written between two marks, whatever their number. What
+    /// is not applied or not durable in the store yet comes on top; a follower that is further behind gets a snapshot.
+    pub log_bytes: u64,
     pub max_request_bytes: usize,
     /// Bytes of entries, keys and values that one turn applies and then does something else, in the midst of an entry if
     /// need be.

@@ -37,6 +37,7 @@ fn start(disk: &SimDisk, founders: u64) -> Result<Started, StartError> {
         pre_vote: true,
         snapshot_count: 1000,
         catch_up_entries: 100,
+        log_bytes: dolmen_node::LOG_BYTES,
         max_request_bytes: 1 << 20,
         progress_notify_nanos: 1 << 40,
         apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,

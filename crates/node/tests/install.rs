@@ -40,6 +40,7 @@ fn start(id: u64, disk: &SimDisk) -> Result<Turned, StartError> {
                 sync_interval: 1,
                 ..Default::default()
             },
+            ..dolmen_machine::Config::default()
         },
         wal: WalOptions { segment_bytes: 2048 },
     };
@@ -53,8 +54,11 @@ fn start(id: u64, disk: &SimDisk) -> Result<Turned, StartError> {
         pre_vote: true,
         snapshot_count: 1000,
         catch_up_entries: 100,
+        log_bytes: dolmen_node::LOG_BYTES,
         max_request_bytes: 1 << 20,
         progress_notify_nanos: 1 << 40,
+        apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,
+        watch_near_revisions: dolmen_node::Config::WATCH_NEAR_REVISIONS,
         priority_request: false,
         seed: 1,
         incarnation: 1,
@@ -72,7 +76,8 @@ impl Turned {
             if let Some(reason) = effects.stopped {
                 return Err(format!("{reason:?}"));
             }
-            if effects.wal.is_empty() && effects.store.is_empty() && effects.install.is_none() {
+            let idle = effects.wal.is_empty() && effects.store.is_empty() && effects.install.is_none();
+            if idle && !effects.busy {
                 return Ok(());
             }
             append_all(&mut self.wal, &effects.wal).map_err(|error| error.to_string())?;

@@ -100,6 +100,17 @@ impl MemoryStorage {
         Ok(())
     }
 
+    /// Drops entries from the front, none above `limit`, until those held take no more than `bytes`.
+    pub fn compact_to_bytes(&mut self, bytes: u64, limit: u64) {
+        while self.size_bytes > bytes
+            && self.before < limit
+            && let Some(dropped) = self.entries.pop_front()
+        {
+            self.size_bytes -= encoded_size(&dropped);
+            (self.before, self.before_term) = (dropped.index, dropped.term);
+        }
+    }
+
     /// Makes the state at `index` the snapshot to send; `conf_state` when membership changed since the last one.
     /// Entries stay until compacted.
     ///
@@ -251,6 +262,23 @@ mod tests {
         storage.compact(6).unwrap();
         assert!(storage.is_empty());
         assert_eq!((storage.first_index(), storage.last_index(), storage.size_bytes()), (7, 6, 0));
+    }
+
+    #[test]
+    fn bytes_bound_the_window_and_the_limit_the_bound() {
+        let size = encoded_size(&storage().entries[0]);
+        for (bytes, limit, first, terms) in [
+            (3 * size, 6, 4, &[4, 5, 6][..]),
+            (2 * size, 6, 5, &[5, 6]),
+            (0, 4, 5, &[5, 6]),
+            (0, 3, 4, &[4, 5, 6]),
+            (0, 99, 7, &[]),
+        ] {
+            let mut storage = storage();
+            storage.compact_to_bytes(bytes, limit);
+            check(&storage, first, terms);
+            assert_eq!(storage.term(first - 1), Ok(first - 1), "the term below stays");
+        }
     }
 
     #[test]

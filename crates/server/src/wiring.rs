@@ -34,6 +34,7 @@ pub fn node_config(config: &Config, identity: &Identity) -> dolmen_node::Config 
         pre_vote: config.pre_vote,
         snapshot_count: config.snapshot_count,
         catch_up_entries: config.catch_up_entries,
+        log_bytes: dolmen_node::LOG_BYTES,
         max_request_bytes: config.max_request_bytes as usize,
         apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,
         progress_notify_nanos: config.progress_notify.as_nanos() as u64,

@@ -156,6 +156,7 @@ impl Member {
             pre_vote: plan.pre_vote,
             snapshot_count: plan.snapshot_count,
             catch_up_entries: plan.catch_up_entries,
+            log_bytes: plan.log_bytes,
             max_request_bytes: 1_572_864,
             apply_bytes_per_turn: plan.apply_bytes,
             progress_notify_nanos: plan.progress_notify,

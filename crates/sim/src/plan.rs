@@ -61,6 +61,8 @@ pub(crate) struct Plan {
     pub rates: Vec<u64>,
     pub snapshot_count: u64,
     pub catch_up_entries: u64,
+    /// What raft holds in memory, and what lies between two marks, at most.
+    pub log_bytes: u64,
     pub wal_segment_bytes: u64,
     pub log: dolmen_revlog::Options,
     pub lease: dolmen_lease::Config,
@@ -187,6 +189,7 @@ impl Plan {
             rates,
             snapshot_count: rng.range(5, 120),
             catch_up_entries: rng.range(1, 30),
+            log_bytes: if rng.chance(300) { rng.range(1 << 10, 32 << 10) } else { dolmen_node::LOG_BYTES },
             wal_segment_bytes: rng.range(2 << 10, 24 << 10),
             log,
             lease,

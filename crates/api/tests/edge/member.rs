@@ -76,6 +76,7 @@ impl TestMember {
             pre_vote: true,
             snapshot_count: 10_000,
             catch_up_entries: 5_000,
+            log_bytes: dolmen_node::LOG_BYTES,
             max_request_bytes: config.max_request_bytes,
             progress_notify_nanos: 600_000_000_000,
             apply_bytes_per_turn: dolmen_node::Config::APPLY_BYTES_PER_TURN,

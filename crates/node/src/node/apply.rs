@@ -77,6 +77,8 @@ struct Outcomes {
     reconfigured: bool,
     /// For raft.
     responses: Vec<Message>,
+    /// Of the entries.
+    bytes: u64,
 }
 
 impl Node {
@@ -88,6 +90,7 @@ impl Node {
                 let next = self.applying.next(self.machine.applied(), &mut outcomes.responses);
                 let Some(entry) = next.filter(|_| !budget.is_spent()) else { break };
                 budget.spend(entry.data.len());
+                outcomes.bytes += entry.data.len() as u64;
                 self.machine.begin(entry, self.cx.now);
             } else if budget.is_spent() || self.machine.store().log_ref().backlog_bytes() > MAX_BACKLOG {
                 break;
@@ -120,7 +123,7 @@ impl Node {
     }
 
     fn publish(&mut self, outcomes: Outcomes) {
-        let Outcomes { answers, events, reconfigured, responses } = outcomes;
+        let Outcomes { answers, events, reconfigured, responses, bytes } = outcomes;
         self.machine.commit();
         self.take_over_leases();
         self.hub.notify(events);
@@ -142,7 +145,8 @@ impl Node {
                 self.answer_time_to_live(id, true, completion);
             }
         }
-        self.remember_mark();
+        self.remember_mark(bytes);
+        self.trim_log();
     }
 
     /// Sorts one applied entry's effects.

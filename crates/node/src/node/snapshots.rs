@@ -29,11 +29,21 @@ pub(super) struct SnapshotExchange {
     mark: Option<Position>,
     /// The newest mark that did.
     marked: Index,
+    /// Bytes of the entries applied since the newest mark, pending or not.
+    unmarked_bytes: u64,
 }
 
 impl SnapshotExchange {
     pub(super) fn new(disk: Arc<dyn Disk>, marked: Index) -> Self {
-        Self { disk, received: BTreeMap::new(), installing: None, held: VecDeque::new(), mark: None, marked }
+        Self {
+            disk,
+            received: BTreeMap::new(),
+            installing: None,
+            held: VecDeque::new(),
+            mark: None,
+            marked,
+            unmarked_bytes: 0,
+        }
     }
 
     /// Notes a database that arrived; gives the one that it replaces.
@@ -109,6 +119,7 @@ impl Node {
         self.proposals.lost_track();
         self.snapshots.marked = self.machine.applied();
         self.snapshots.mark = None;
+        self.snapshots.unmarked_bytes = 0;
         self.publish_configuration();
         self.append(message);
         while let Some(message) = self.snapshots.next_held() {
@@ -116,20 +127,39 @@ impl Node {
         }
     }
 
-    /// Notes a place that the log may be cut at once the store holds it durably.
-    pub(super) fn remember_mark(&mut self) {
-        let snapshots = &mut self.snapshots;
-        if snapshots.mark.is_none() && self.machine.applied() >= snapshots.marked + self.cx.config.snapshot_count {
+    /// Notes a place that the log may be cut at once the store holds it durably, behind so many bytes of entries more.
+    pub(super) fn remember_mark(&mut self, bytes: u64) {
+        let (snapshots, config) = (&mut self.snapshots, &self.cx.config);
+        snapshots.unmarked_bytes += bytes;
+        let due = self.machine.applied() >= snapshots.marked + config.snapshot_count
+            || snapshots.unmarked_bytes >= config.log_bytes;
+        if snapshots.mark.is_none() && due {
             snapshots.mark = Some(self.machine.position());
+            snapshots.unmarked_bytes = 0;
         }
+    }
+
+    /// Keeps what raft holds in memory within its bytes. The entries are in the log on disk, and need not wait for the store.
+    pub(super) fn trim_log(&mut self) {
+        let (most, told) = (self.cx.config.log_bytes, self.raft.applied());
+        let storage = self.raft.storage_mut();
+        if storage.size_bytes() <= most {
+            return;
+        }
+        let applied = self.machine.position();
+        // Refused when an installed snapshot has overtaken it, which then is the newer one.
+        let _outdated = storage.create_snapshot(applied.index, Some(applied.conf_state), Bytes::new());
+        // Some at a time: each time costs a snapshot's metadata.
+        storage.compact_to_bytes(most - most / 4, applied.index.min(told));
     }
 
     pub(super) fn cut_log(&mut self) {
         let durable = self.machine.store().log_ref().durable_index();
         let Some(mark) = self.snapshots.mark.take_if(|mark| mark.index <= durable) else { return };
         self.snapshots.marked = mark.index;
+        // What raft has not been told of yet it may want to read once more.
+        let cut = mark.index.saturating_sub(self.cx.config.catch_up_entries).min(self.raft.applied());
         let storage = self.raft.storage_mut();
-        let cut = mark.index.saturating_sub(self.cx.config.catch_up_entries);
         // Both refuse only what an installed snapshot has overtaken.
         let _outdated = storage.create_snapshot(mark.index, Some(mark.conf_state.clone()), Bytes::new());
         let _outdated = storage.compact(cut);
