@@ -47,11 +47,14 @@ pub(crate) fn remove_dir(disk: &dyn Disk, path: &Path) -> Result<(), DiskError> 
     Ok(())
 }
 
+/// At the end of names of what is being built.
+const IN_THE_MAKING: &str = ".restoring";
+
 /// A directory is given to the name it is meant for only when it is whole. Until then it has this one.
 pub(crate) fn in_the_making(target: &Path) -> PathBuf {
     // Without a slash at its end, behind which the suffix would be a name of its own.
     let mut name = target.components().collect::<PathBuf>().into_os_string();
-    name.push(".restoring");
+    name.push(IN_THE_MAKING);
     name.into()
 }
 
@@ -66,10 +69,9 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
 /// Whether `path` is there and has something in it, other than what a process that was killed has begun there; or is no
 /// directory that can be looked into.
 pub(crate) fn is_taken(disk: &dyn Disk, path: &Path) -> bool {
-    let begun = in_the_making(Path::new("member"));
     match disk.exists(path) {
         Ok(false) => false,
-        Ok(true) => disk.read_dir(path).map_or(true, |names| names.iter().any(|name| Path::new(name) != begun)),
+        Ok(true) => disk.read_dir(path).map_or(true, |names| names.iter().any(|name| !name.contains(IN_THE_MAKING))),
         Err(_) => true,
     }
 }
@@ -116,6 +118,11 @@ impl Place {
         disk.create_dir_all(&member.join("snap")).doing("create", &member)?;
         let lock = Some(held(&from)?);
         Ok(Self { from, to, member, lock })
+    }
+
+    /// Where something is built that is to be at `path`, if it gets there with all the rest.
+    pub(crate) fn within(&self, path: &Path) -> Option<PathBuf> {
+        path.strip_prefix(&self.to).ok().map(|rest| self.from.join(rest))
     }
 
     /// Gives what was built its name. All files in it are durable already; their names become so here.

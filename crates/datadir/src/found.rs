@@ -54,8 +54,7 @@ impl Found {
 /// # Errors
 /// What keeps it from being taken over.
 pub(crate) fn inspect(disk: &dyn Disk, layout: &Layout) -> Result<Found, ImportError> {
-    let marks = Wal::snapshots(disk, &layout.wal)?;
-    let last_mark = marks.last().cloned().unwrap_or_default();
+    let (last_mark, log) = Wal::read_etcds(disk, &layout.wal)?;
     let (path, reader, meta) = database(disk, layout, &last_mark)?;
     let number = |key: &'static str| -> Result<u64, ImportError> {
         let Some(value) = meta.get(key.as_bytes()) else { return Ok(0) };
@@ -74,7 +73,6 @@ pub(crate) fn inspect(disk: &dyn Disk, layout: &Layout) -> Result<Found, ImportE
     if last_mark.index > applied {
         return Err(ImportError::Behind { path, applied, mark: last_mark.index });
     }
-    let log = Wal::read(disk, &layout.wal, (last_mark.index, last_mark.term))?;
     let last = log.entries.last().map_or(last_mark.index, |entry| entry.index);
     if applied > last {
         return Err(ImportError::Ahead { path, applied, last });

@@ -309,6 +309,8 @@ fn finish(disk: &dyn Disk, way: &Way, report: &mut dyn Report) -> Result<Importe
 
 /// Moves etcd's log aside within its directory, and ours in. Every step may have been done before.
 fn move_log(disk: &dyn Disk, way: &Way, dir: &Path, name: &str) -> Result<(), ImportError> {
+    // Slots beside the directory speak of a log that this server kept there before an etcd went on, and moved away with it.
+    Wal::remove_slots(disk, dir)?;
     let marker = way.ready.join(LOG_MOVED);
     if !disk.exists(&marker).doing("look at", &marker)? {
         let aside = dir.join(name);

@@ -144,8 +144,13 @@ pub fn restore_on(
     ];
     report.log(Level::Info, "restoring snapshot", &fields);
     let place = Place::prepare(&**disk, &options.data_dir)?;
-    let wal = wal_dir.map(|dir| (in_the_making(&dir), dir));
-    let built = Build { disk, options, wal_options, bootstrap: &bootstrap, place: &place, wal: wal.as_ref() };
+    // Below what gets its name last it comes along.
+    let along = place.within(wal_dir.as_ref().unwrap_or(&inside));
+    let wal = wal_dir.filter(|_| along.is_none()).map(|dir| (in_the_making(&dir), dir));
+    let log = along.or_else(|| wal.as_ref().map(|(temporary, _)| temporary.clone()));
+    let log = log.unwrap_or_else(|| place.member.join("wal"));
+    let apart = wal.is_some();
+    let built = Build { disk, options, wal_options, bootstrap: &bootstrap, place: &place, log, apart };
     let built = built.run(report);
     let patch = match built {
         Ok(patch) => patch,
@@ -159,6 +164,8 @@ pub fn restore_on(
     };
     place.finish(&**disk)?;
     if let Some((temporary, dir)) = &wal {
+        // Slots that have outlived an earlier log say nothing of this one.
+        Wal::remove_slots(&**disk, dir)?;
         rename(&**disk, temporary, dir)?;
         let db = options.data_dir.join("member/snap/db");
         let file = disk.open(&db, OpenMode::ReadWrite).doing("open", &db)?;
@@ -179,8 +186,10 @@ struct Build<'a> {
     wal_options: WalOptions,
     bootstrap: &'a Bootstrap,
     place: &'a Place,
-    /// The log while it is built, and its place, when it is not in `member`.
-    wal: Option<&'a (PathBuf, PathBuf)>,
+    /// The log while it is built.
+    log: PathBuf,
+    /// It gets its name apart from all the rest.
+    apart: bool,
 }
 
 impl Build<'_> {
@@ -197,7 +206,7 @@ impl Build<'_> {
         file.write_all_at(&patch.pages, patch.offset).doing("write", &db)?;
         file.set_len(patch.len).doing("cut", &db)?;
         let mut metas = patch.metas();
-        if self.wal.is_some() {
+        if self.apart {
             // They have to wait: see the head of the module.
             metas.iter_mut().for_each(|(_, bytes)| *bytes = vec![0; bytes.len()].into());
         }
@@ -316,19 +325,21 @@ impl Build<'_> {
 
     /// The log: one change of the configuration a member, committed, and word that the database holds them.
     fn log(&self) -> Result<(), RestoreError> {
-        let dir = self.wal.map_or_else(|| self.place.member.join("wal"), |(temporary, _)| temporary.clone());
-        let parent = parent_of(&dir);
+        let dir = &self.log;
+        let parent = parent_of(dir);
         self.disk.create_dir_all(parent).doing("create", parent)?;
-        remove_dir(&**self.disk, &dir)?;
+        // Slots that one which was cut off has left would miss it.
+        remove_dir(&**self.disk, dir)?;
+        Wal::remove_slots(&**self.disk, dir)?;
         let metadata = Metadata { node_id: self.bootstrap.own, cluster_id: self.bootstrap.cluster_id };
-        let mut wal = Wal::create(self.disk.clone(), &dir, metadata, self.wal_options)?;
+        let mut wal = Wal::create(self.disk.clone(), dir, metadata, self.wal_options)?;
         let entries: Vec<Entry> = self.bootstrap.members.values().zip(1..).map(first_entry).collect();
         let commit = entries.len() as u64;
         let vote = self.bootstrap.members.keys().next().copied().unwrap_or_default();
         wal.append(Some(&HardState { term: 1, vote, commit }), &entries)?;
         wal.append_snapshot(&walpb::Snapshot { index: commit, term: 1, conf_state: Some(self.conf_state()) })?;
         wal.close()?;
-        Ok(Wal::remove_slots(&**self.disk, &dir)?)
+        Ok(Wal::remove_slots(&**self.disk, dir)?)
     }
 
     fn raft_snapshot(&self, dir: &Path) -> Result<(), RestoreError> {

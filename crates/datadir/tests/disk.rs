@@ -122,6 +122,65 @@ fn check_imported(disk: &Arc<dyn Disk>, layout: &Layout) {
     assert_eq!(machine.store().revision(), 24);
 }
 
+/// A log directory below the data directory, in its `member` or beside it, whether the data directory is there or not: and when
+/// it is cut off anywhere, a second restore finds nothing in its way.
+#[test]
+fn a_restore_with_its_log_below_the_data_directory_can_be_cut_off_and_begun_again() {
+    for wal in ["/d/wal", "/d/member/log", "/d/a/b"] {
+        for there in [false, true] {
+            let fresh = || {
+                let sim = SimDisk::new(1);
+                put(&*disk_of(&sim), "/s.db", &snapshot_of(&database()));
+                if there {
+                    sim.create_dir_all(Path::new("/d")).expect("a good disk");
+                }
+                sim
+            };
+            let options = RestoreOptions { wal_dir: Some(wal.into()), ..options() };
+            let whole = fresh();
+            let before = whole.calls();
+            restore_on(&disk_of(&whole), &options, SEGMENT, &mut Silent)
+                .unwrap_or_else(|e| panic!("{wal} {there}: {e}"));
+            let calls = whole.calls() - before;
+            assert!(Wal::exists(&whole, Path::new(wal)).expect("reads"), "{wal} {there}");
+            for cut in 0..calls {
+                // What has its own name may be there already, and then it is a whole one.
+                if there && wal == "/d/a/b" {
+                    continue;
+                }
+                let sim = fresh();
+                sim.inject(Fault::CrashAfter { calls: cut });
+                let _cut_off = restore_on(&disk_of(&sim), &options, SEGMENT, &mut Silent);
+                sim.kill();
+                let again = restore_on(&disk_of(&sim), &options, SEGMENT, &mut Silent);
+                let member = sim.exists(Path::new("/d/member")).expect("reads");
+                assert!(again.is_ok() || member, "{wal} {there}, cut off after {cut} calls: {:?}", again.err());
+            }
+        }
+    }
+}
+
+/// An etcd went on for a while with a log directory that was ours, and the slots beside it stayed.
+#[test]
+fn slots_that_have_outlived_their_log_do_not_make_an_import_refuse() {
+    let sim = etcds_directory(1);
+    let disk = disk_of(&sim);
+    let layout = Layout::new(Path::new("/d"), Some(Path::new("/logs/wal")));
+    sim.create_dir_all(Path::new("/logs")).expect("a good disk");
+    sim.rename(Path::new("/d/member/wal"), Path::new("/logs/wal")).expect("a good disk");
+    let metadata = Wal::identify(&*disk, &layout.wal).expect("a log");
+    let ours = Path::new("/logs/ours/wal");
+    sim.create_dir_all(Path::new("/logs/ours")).expect("a good disk");
+    let mut wal = Wal::create(disk.clone(), ours, metadata, SEGMENT).expect("a good disk");
+    wal.append(Some(&HardState { term: 9, vote: 1, commit: 0 }), &[]).expect("a good disk");
+    wal.close().expect("a good disk");
+    for slot in ["acked-0", "acked-1"] {
+        sim.rename(&Path::new("/logs/ours").join(slot), &Path::new("/logs").join(slot)).expect("a good disk");
+    }
+    import(&disk, &import_options(layout.clone()), &mut Silent).expect("imports").expect("something to import");
+    check_imported(&disk, &layout);
+}
+
 #[test]
 fn a_restore_changes_what_belongs_to_the_cluster_and_nothing_else() {
     let sim = SimDisk::new(1);

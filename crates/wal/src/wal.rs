@@ -307,11 +307,29 @@ impl Wal {
     /// # Errors
     /// As [`Wal::open`], but nothing is locked or changed.
     pub fn snapshots(disk: &dyn Disk, dir: &Path) -> Result<Vec<Snapshot>, WalError> {
+        let slots = slots::read(disk, dir)?;
+        Self::snapshots_by(disk, dir, &slots)
+    }
+
+    fn snapshots_by(disk: &dyn Disk, dir: &Path, slots: &[Option<Acked>; 2]) -> Result<Vec<Snapshot>, WalError> {
         let names = names::list(disk, dir).context("list", dir)?;
-        let found = slots::read(disk, dir)?;
         let mut replay = Replay::new(None);
-        recover::read(disk, dir, &names[names::unbroken_from(&names)..], &found, &mut replay, OpenMode::Read)?;
+        recover::read(disk, dir, &names[names::unbroken_from(&names)..], slots, &mut replay, OpenMode::Read)?;
         Ok(replay.committed_snapshots())
+    }
+
+    /// As [`Wal::snapshots`] and then [`Wal::read`] from the newest of them, of a log that an etcd has made: slots beside it
+    /// have outlived a log that was there before, and say nothing of this one.
+    ///
+    /// # Errors
+    /// As those two.
+    pub fn read_etcds(disk: &dyn Disk, dir: &Path) -> Result<(Snapshot, Recovered), WalError> {
+        let none = [None; 2];
+        let newest = Self::snapshots_by(disk, dir, &none)?.pop().unwrap_or_default();
+        let names = names::list(disk, dir).context("list", dir)?;
+        let from = (newest.index, newest.term);
+        let (_, recovered, ..) = recover::recover(disk, dir, &names, &none, from, OpenMode::Read)?;
+        Ok((newest, recovered))
     }
 
     /// Reads the log as [`Wal::open`] does, without locking or changing it: for tools, while no process writes.
