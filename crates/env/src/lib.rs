@@ -13,6 +13,7 @@ mod disk;
 mod memory;
 mod real;
 mod rng;
+mod shortage;
 mod sim_disk;
 mod sim_image;
 
@@ -21,6 +22,7 @@ pub use disk::{Disk, DiskFile, DiskLock, OpenMode};
 pub use memory::{Memory, Rests};
 pub use real::RealDisk;
 pub use rng::Rng;
+pub use shortage::is_shortage;
 pub use sim_disk::{Fault, PowerLoss, SimDisk};
 
 /// A monotonic instant: nanoseconds since an arbitrary start of the process. Never wall time.

@@ -11,6 +11,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use crate::disk::{Disk, DiskFile, DiskLock, OpenMode, copy_through};
+use crate::shortage::patiently;
 
 /// The operating system's file system: files with mode 0600, directories with mode 0700, every descriptor closed on
 /// exec (what std opens with).
@@ -37,7 +38,7 @@ impl Disk for RealDisk {
                 options.write(true).create(true).truncate(true);
             }
         }
-        Ok(Box::new(RealFile { file: options.open(path)? }))
+        Ok(Box::new(RealFile { file: patiently(|| options.open(path))? }))
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -57,7 +58,7 @@ impl Disk for RealDisk {
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(path)? {
+        for entry in patiently(|| fs::read_dir(path))? {
             // A name that is not UTF-8 is none of ours; nobody could ask for it by the string.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
@@ -84,7 +85,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+        patiently(|| File::open(path))?.sync_all()
     }
 
     /// Two locks, because two kinds of rivals exist. `flock` keeps out another Dolmen, and another `lock` of this
@@ -93,7 +94,9 @@ impl Disk for RealDisk {
     /// file, so against Go the lock holds only while the process closes no other handle of this file; `flock` always
     /// holds.
     fn lock(&self, path: &Path) -> io::Result<DiskLock> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = patiently(|| options.open(path))?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -189,7 +192,7 @@ impl DiskFile for RealFile {
         // and an unlink leaves the mapped inode alone. Another process could break this only by writing into the data
         // directory, which is mode 0700 and locked; see docs/adr/0001-mmap-sealed-segments.md.
         #[allow(unsafe_code)]
-        let map = unsafe { memmap2::MmapOptions::new().len(len).map(&self.file)? };
+        let map = patiently(|| unsafe { memmap2::MmapOptions::new().len(len).map(&self.file) })?;
         Ok(Bytes::from_owner(map))
     }
 }
