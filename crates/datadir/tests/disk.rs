@@ -122,8 +122,8 @@ fn check_imported(disk: &Arc<dyn Disk>, layout: &Layout) {
     assert_eq!(machine.store().revision(), 24);
 }
 
-/// A log directory below the data directory, in its `member` or beside it, whether the data directory is there or not: and when
-/// it is cut off anywhere, a second restore finds nothing in its way.
+/// A log directory below the data directory, in its `member` or beside it, whether the data directory is there or not. When it
+/// is cut off anywhere, a second restore finds nothing in its way.
 #[test]
 fn a_restore_with_its_log_below_the_data_directory_can_be_cut_off_and_begun_again() {
     for wal in ["/d/wal", "/d/member/log", "/d/a/b"] {

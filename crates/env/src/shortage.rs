@@ -1,7 +1,7 @@
 //! Descriptors and memory that the system has run out of: that passes, and no disk is broken.
 //!
-//! A call that takes a descriptor and gets none has done nothing, so it may be made again. Clients come and go, and take most of
-//! the descriptors; so it is, for a while, and then the error says what to change.
+//! A call that takes a descriptor and gets none has done nothing, so it may be made again. Clients come and go, and take
+//! most of the descriptors; so it is, for a while, and then the error says what to change.
 
 #![allow(clippy::disallowed_methods, reason = "only the real disk waits, on the thread of whoever called it")]
 

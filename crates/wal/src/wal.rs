@@ -3,7 +3,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dolmen_env::{Disk, DiskFile, DiskLock, OpenMode};
+use dolmen_env::{Disk, DiskFile, DiskLock, OpenMode, is_shortage};
 use dolmen_proto::raftpb::{Entry, HardState};
 use dolmen_proto::walpb::Snapshot;
 use dolmen_types::{Index, Term};
@@ -205,6 +205,10 @@ impl Wal {
             let lock = if at >= first_read { Some(lock(disk.as_ref(), &name.path(dir))?) } else { None };
             segments.push_back(Segment { name, lock });
         }
+        // The next segment is made in the midst of a load: that it cannot be should show now.
+        let next = dir.join(NEXT);
+        drop(disk.open(&next, OpenMode::Truncate).context("create", &next)?);
+        disk.remove_file(&next).context("remove", &next)?;
         let found = slots::read(disk.as_ref(), dir)?;
         let (tail, recovered, metadata_bytes, last_index) =
             recover::recover(disk.as_ref(), dir, &names, &found, from, OpenMode::ReadWrite)?;
@@ -446,7 +450,15 @@ impl Wal {
             self.write_slot()?;
         }
         if self.next.is_none() && self.written > self.options.segment_bytes / 2 {
-            self.next = Some(make_segment(self.disk.as_ref(), &self.dir.join(NEXT), self.options)?);
+            let path = self.dir.join(NEXT);
+            match make_segment(self.disk.as_ref(), &path, self.options) {
+                Ok(next) => self.next = Some(next),
+                // This one has room yet, and when it is full there may be some on the disk, too.
+                Err(WalError::Io { source, .. }) if may_pass(&source) => {
+                    let _best_effort = self.disk.remove_file(&path);
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -482,7 +494,7 @@ impl Wal {
     }
 
     fn remove_oldest(&mut self) -> Result<Option<Released>, WalError> {
-        let Some(oldest) = self.segments.front_mut() else { return Ok(None) };
+        let Some(oldest) = self.segments.front() else { return Ok(None) };
         let path = oldest.name.path(&self.dir);
         // Without a descriptor that holds it, removing the name would free the space at once.
         let file = if oldest.lock.is_some() {
@@ -591,6 +603,11 @@ impl Wal {
         self.synced = self.written;
         Ok(())
     }
+}
+
+/// Whether what the disk refuses today it may grant in a while.
+fn may_pass(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) || is_shortage(error)
 }
 
 /// Makes an empty segment file with its space reserved.

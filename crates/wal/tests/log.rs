@@ -194,6 +194,43 @@ fn segments_that_were_given_up_go_one_at_a_time() {
     assert_eq!(disk.calls(), calls);
 }
 
+/// The disk is full when the next segment is to be reserved, and half of this one is free: the log goes on in it, and where
+/// there is space again by its end nobody notices.
+#[test]
+fn a_full_disk_is_no_end_while_there_is_room_in_the_segment() {
+    let disk = new_disk(1);
+    let mut wal = create(&disk);
+    wal.append(Some(&state(1, 1, 1)), &entries(1, 12, 1, 200)).unwrap();
+    wal.sync().unwrap();
+    assert_eq!(wal.segments(), 1);
+    disk.set_capacity(Some(disk.used_bytes()));
+    for index in 13..=15 {
+        wal.note_acked().unwrap();
+        wal.append(Some(&state(1, 1, index)), &[entry(index, 1, 100)]).unwrap();
+        wal.sync().unwrap();
+    }
+    assert!(!disk.exists(&dir().join("0.tmp")).unwrap(), "what was begun is gone");
+    disk.set_capacity(None);
+    for index in 16..=40 {
+        wal.append(Some(&state(1, 1, index)), &[entry(index, 1, 200)]).unwrap();
+        wal.sync().unwrap();
+    }
+    wal.note_acked().unwrap();
+    assert!(wal.segments() > 1);
+    drop(wal);
+    assert_eq!(open(&disk, (0, 0)).unwrap().1.entries.len(), 40);
+}
+
+/// A directory in which no file can be made is refused at the start, not at the first cut, hours later.
+#[test]
+fn a_log_directory_that_takes_no_file_is_refused_at_the_start() {
+    let disk = new_disk(1);
+    create(&disk).close().unwrap();
+    disk.create_dir_all(&dir().join("0.tmp")).unwrap();
+    let refused = open(&disk, (0, 0)).map(drop).unwrap_err();
+    assert!(matches!(refused, WalError::Io { .. }) && refused.to_string().contains("cannot create"), "{refused}");
+}
+
 #[test]
 fn a_log_has_one_user() {
     let disk = new_disk(1);
