@@ -73,6 +73,9 @@ struct State {
     /// Handles and locks made before the last restart carry an older epoch and are dead.
     epoch: u64,
     locks: BTreeSet<Ino>,
+    /// Renames from one directory to another that no sync of the other one has covered: they happen or do not, but nothing
+    /// is ever without both of its names.
+    moves: Vec<Move>,
     faults: Vec<(u64, Failure)>,
     crashed: bool,
     capacity: Option<u64>,
@@ -92,6 +95,13 @@ enum Failure {
 enum Inode {
     File(FileNode),
     Dir(DirNode),
+}
+
+#[derive(Clone)]
+struct Move {
+    ino: Ino,
+    from: (Ino, String),
+    to: (Ino, String),
 }
 
 struct SimFile {
@@ -128,6 +138,7 @@ impl SimDisk {
             next_ino: ROOT + 1,
             epoch: 0,
             locks: BTreeSet::new(),
+            moves: Vec::new(),
             faults: Vec::new(),
             crashed: false,
             capacity: None,
@@ -155,6 +166,13 @@ impl SimDisk {
             match inode {
                 Inode::File(file) => file.lose_power(shape, &mut state.rng),
                 Inode::Dir(dir) => dir.lose_power(shape, &mut state.rng),
+            }
+        }
+        for Move { ino, from, to } in std::mem::take(&mut state.moves) {
+            let arrived = state.dir(to.0).is_ok_and(|dir| dir.durable.get(&to.1) == Some(&ino));
+            if let (false, Ok(dir)) = (arrived, state.dir_mut(from.0)) {
+                dir.durable.entry(from.1.clone()).or_insert(ino);
+                dir.seen = dir.durable.clone();
             }
         }
         state.restart();
@@ -328,8 +346,9 @@ impl Disk for SimDisk {
             let dir = state.dir_mut(from_dir)?;
             dir.change(DirChange::Rename { from: from_name, to: to_name, ino });
         } else {
-            state.dir_mut(to_dir)?.change(DirChange::Link { name: to_name, ino });
-            state.dir_mut(from_dir)?.change(DirChange::Unlink { name: from_name });
+            state.dir_mut(to_dir)?.change(DirChange::Link { name: to_name.clone(), ino });
+            state.dir_mut(from_dir)?.change(DirChange::Unlink { name: from_name.clone() });
+            state.moves.push(Move { ino, from: (from_dir, from_name), to: (to_dir, to_name) });
         }
         before
     }
@@ -369,6 +388,7 @@ impl Disk for SimDisk {
         if !lying {
             dir.durable = dir.seen.clone();
             dir.changes.clear();
+            state.moves.retain(|moved| moved.to.0 != ino);
             state.collect_garbage();
         }
         Ok(())

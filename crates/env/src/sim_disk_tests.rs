@@ -287,3 +287,26 @@ fn an_atomic_replacement_is_whole_at_every_crash_point() {
         }
     }
 }
+
+#[test]
+fn a_file_on_its_way_to_another_directory_is_in_one_of_them() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..40 {
+        for shape in PowerLoss::ALL {
+            let disk = SimDisk::new(seed);
+            for dir in ["/a", "/b"] {
+                disk.create_dir_all(Path::new(dir)).unwrap();
+            }
+            disk.write_atomic(Path::new("/a/f"), b"kept").unwrap();
+            disk.rename(Path::new("/a/f"), Path::new("/b/f")).unwrap();
+            if seed % 2 == 0 {
+                disk.sync_dir(Path::new("/a")).unwrap();
+            }
+            disk.power_loss(shape);
+            let there = ["/a/f", "/b/f"].map(|path| disk.read(Path::new(path)).is_ok_and(|bytes| bytes == b"kept"));
+            assert!(there[0] || there[1], "seed={seed} {shape:?}");
+            seen.insert(there);
+        }
+    }
+    assert!(seen.contains(&[true, false]) && seen.contains(&[false, true]));
+}
