@@ -18,7 +18,6 @@ pub struct Call {
     /// When the caller stops waiting.
     pub deadline: Deadline,
     pub caller: Caller,
-    #[expect(dead_code, reason = "nothing that is served today depends on the connection")]
     pub transport: Arc<Transport>,
 }
 

@@ -1,18 +1,13 @@
-//! Cluster and Auth: what of them is there.
+//! Cluster: what of it is there.
 
 use bytes::Bytes;
 use dolmen_machine::Member as Configured;
-use dolmen_proto::etcdserverpb::{
-    AuthStatusRequest, AuthStatusResponse, AuthenticateRequest, Member, MemberListRequest, MemberListResponse,
-};
+use dolmen_proto::etcdserverpb::{Member, MemberListRequest, MemberListResponse};
 
 use crate::answer::Answer;
 use crate::call::Call;
 use crate::frame::decode;
-use crate::status::{self, Status};
-
-/// Where a store without users stands.
-const FIRST_AUTH_REVISION: u64 = 1;
+use crate::status::Status;
 
 /// # Errors
 /// No confirmation in time, if one was asked for.
@@ -34,19 +29,4 @@ fn member(member: &Configured) -> Member {
         client_ur_ls: member.client_urls.clone(),
         is_learner: member.is_learner,
     }
-}
-
-/// # Errors
-/// A request that cannot be decoded.
-pub async fn auth_status(call: &Call, message: Bytes) -> Result<Answer, Status> {
-    let _: AuthStatusRequest = decode(message)?;
-    let header = Some(call.local.header(0));
-    Ok(Answer::new(&AuthStatusResponse { header, enabled: false, auth_revision: FIRST_AUTH_REVISION }))
-}
-
-/// # Errors
-/// Always: there is nothing to log in to.
-pub async fn authenticate(_: &Call, message: Bytes) -> Result<Answer, Status> {
-    let _: AuthenticateRequest = decode(message)?;
-    Err(status::AUTH_NOT_ENABLED)
 }

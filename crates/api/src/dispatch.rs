@@ -46,7 +46,10 @@ pub async fn call(local: Arc<Local>, transport: Arc<Transport>, head: Head, body
     let (message, received) = requests.only().await;
     guard.received(received);
     let result = match message {
-        Ok(message) => Method::unary(&call, message).await,
+        Ok(message) => match call.authorise().await {
+            Ok(()) => Method::unary(&call, message).await,
+            Err(status) => Err(status),
+        },
         Err(status) => Err(status),
     };
     match result {
@@ -112,7 +115,11 @@ fn unknown(path: &str) -> Status {
 fn stream(call: Call, requests: MessageReader, guard: CallGuard) -> Response<Body> {
     Response::new(Body::stream(move |emitter| async move {
         let answers = Answers::new(emitter, guard);
-        let result = while_allowed(&call, Method::stream(&call, requests, &answers)).await;
+        let served = async {
+            call.authorise().await?;
+            Method::stream(&call, requests, &answers).await
+        };
+        let result = while_allowed(&call, served).await;
         answers.end(result.as_ref().err().map_or(Code::Ok, |status| status.code));
         result
     }))

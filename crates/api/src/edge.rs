@@ -40,6 +40,7 @@ use crate::io::{Protocol, Rewind};
 use crate::peer_http::PeerHttp;
 use crate::server::{Config, ExtraMetrics, LeaseForwarder, Local, Server};
 use crate::stats::Stats;
+use crate::users::Logins;
 
 /// How long the head of an HTTP/1 request may take.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(300);
@@ -155,6 +156,7 @@ pub fn serve(runtimes: Runtimes, listeners: Vec<Listener>, options: Options) -> 
         config: options.config,
         node: options.node,
         forwarder: options.forwarder,
+        logins: Logins::default(),
         stats: stats.clone(),
         health: HealthStats::default(),
         extra_metrics: options.extra_metrics,

@@ -4,6 +4,7 @@
 //! copied together, large ones go out as they lie. Every function here must write what prost would (tested below).
 
 use bytes::{BufMut, Bytes, BytesMut};
+use dolmen_auth::Identity;
 use dolmen_proto::etcdserverpb::ResponseHeader;
 use prost::Message;
 use prost::encoding::{encode_varint, encoded_len_varint};
@@ -139,7 +140,7 @@ impl Pieces {
 
 /// Which field of `InternalRaftRequest` a client's message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u16)]
 pub enum Command {
     Put = 4,
     DeleteRange = 5,
@@ -148,31 +149,61 @@ pub enum Command {
     LeaseGrant = 8,
     LeaseRevoke = 9,
     Alarm = 10,
+    AuthEnable = 1000,
+    AuthDisable = 1011,
+    Authenticate = 1012,
+    UserAdd = 1100,
+    UserDelete = 1101,
+    UserChangePassword = 1103,
+    UserGrantRole = 1104,
+    UserRevokeRole = 1105,
+    RoleAdd = 1200,
+    RoleDelete = 1201,
+    RoleGrantPermission = 1203,
+    RoleRevokePermission = 1204,
 }
 
 /// Wraps a client's encoded message in an `InternalRaftRequest` with request id `id`. The message is copied as it came:
-/// once, and with whatever fields a newer client put there.
-pub fn raft_request(id: u64, command: Command, message: &[u8]) -> Bytes {
+/// once, and with whatever fields a newer client put there. `who`: whose request it is, where users are asked.
+pub fn raft_request(id: u64, command: Command, message: &[u8], who: Option<&Identity>) -> Bytes {
     // Field 100, length-delimited: 802 as a varint.
     const HEADER_TAG: [u8; 2] = [0xa2, 0x06];
+    let tag = u64::from(command as u16) << 3 | 2;
     let id_len = 1 + encoded_len_varint(id);
-    let len = field_len(message.len()) + HEADER_TAG.len() + 1 + id_len;
-    let mut buf = BytesMut::with_capacity(len);
-    buf.put_u8((command as u8) << 3 | 2);
-    encode_varint(message.len() as u64, &mut buf);
-    buf.put_slice(message);
+    let who_len = who.map_or(0, |who| field_len(who.user.len()) + 1 + encoded_len_varint(who.revision));
+    let header = id_len + who_len;
+    let len = encoded_len_varint(tag) + encoded_len_varint(message.len() as u64) + message.len();
+    let mut buf = BytesMut::with_capacity(len + HEADER_TAG.len() + encoded_len_varint(header as u64) + header);
+    // In the order of field numbers, though any would do.
+    let before = tag < 100 << 3;
+    if before {
+        encode_varint(tag, &mut buf);
+        encode_varint(message.len() as u64, &mut buf);
+        buf.put_slice(message);
+    }
     buf.put_slice(&HEADER_TAG);
-    // An id field is at most 11 bytes.
-    buf.put_u8(id_len as u8);
+    encode_varint(header as u64, &mut buf);
     buf.put_u8(1 << 3);
     encode_varint(id, &mut buf);
+    if let Some(who) = who {
+        buf.put_u8(2 << 3 | 2);
+        encode_varint(who.user.len() as u64, &mut buf);
+        buf.put_slice(who.user.as_bytes());
+        buf.put_u8(3 << 3);
+        encode_varint(who.revision, &mut buf);
+    }
+    if !before {
+        encode_varint(tag, &mut buf);
+        encode_varint(message.len() as u64, &mut buf);
+        buf.put_slice(message);
+    }
     buf.freeze()
 }
 
 #[cfg(test)]
 mod tests {
     use dolmen_proto::etcdserverpb::{
-        InternalRaftRequest, PutRequest, RangeResponse, RangeStreamResponse, RequestHeader,
+        AuthUserGrantRoleRequest, InternalRaftRequest, PutRequest, RangeResponse, RangeStreamResponse, RequestHeader,
     };
     use dolmen_proto::mvccpb::KeyValue;
 
@@ -230,13 +261,22 @@ mod tests {
     fn a_wrapped_request_decodes_to_the_same() {
         let put = PutRequest { key: "k".into(), value: vec![7; 300].into(), lease: 5, ..Default::default() };
         for id in [1, 0x8e9e_05c5_2164_694d] {
-            let wrapped = raft_request(id, Command::Put, &put.encode_to_vec());
+            let wrapped = raft_request(id, Command::Put, &put.encode_to_vec(), None);
             let expected = InternalRaftRequest {
                 header: Some(RequestHeader { id, ..Default::default() }),
                 put: Some(put.clone()),
                 ..Default::default()
             };
             assert_eq!(InternalRaftRequest::decode(wrapped.clone()).unwrap(), expected);
+            assert_eq!(wrapped, expected.encode_to_vec());
+            let who = Identity { user: "u".repeat(200), revision: 300 };
+            let grant = AuthUserGrantRoleRequest { user: "alice".into(), role: "r".into() };
+            let wrapped = raft_request(id, Command::UserGrantRole, &grant.encode_to_vec(), Some(&who));
+            let expected = InternalRaftRequest {
+                header: Some(RequestHeader { id, username: who.user, auth_revision: who.revision }),
+                auth_user_grant_role: Some(grant),
+                ..Default::default()
+            };
             assert_eq!(wrapped, expected.encode_to_vec());
         }
     }

@@ -1,6 +1,7 @@
 //! KV: ranges are read here, everything that changes something goes through the log.
 
 use bytes::Bytes;
+use dolmen_auth::NoKeys;
 use dolmen_machine::txn::{self, ReadError, range_options};
 use dolmen_mvcc::{RangeError, RangeOptions, RangeResult, Reader, key_of};
 use dolmen_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -35,18 +36,30 @@ pub async fn range(call: &Call, message: Bytes) -> Result<Answer, Status> {
     }
     validate::range(&request)?;
     let timed = Timed::start(&local.stats, RequestType::Range);
-    let result = read_range(local, &request, call.deadline).await;
+    let result = permitted_range(call, &request).await;
     timed.end(&result);
     let result = result?;
     let header = Some(local.header(result.revision));
     Ok(RangeBody { header, kvs: &result.kvs, more: result.more, count: result.count }.answer())
 }
 
-/// Reads after confirming, if the request asks for that.
+async fn permitted_range(call: &Call, request: &RangeRequest) -> Result<RangeResult, Status> {
+    if !request.serializable {
+        call.local.read_index(call.deadline).await?;
+    }
+    let who = call.may_read(&request.key, &request.range_end).await?;
+    call.still(who.as_ref(), read(&call.local, request).await?)
+}
+
+/// Reads after confirming, if the request asks for that, for the server itself: nobody's permission is asked.
 pub async fn read_range(local: &Local, request: &RangeRequest, deadline: Deadline) -> Result<RangeResult, Status> {
     if !request.serializable {
         local.read_index(deadline).await?;
     }
+    read(local, request).await
+}
+
+async fn read(local: &Local, request: &RangeRequest) -> Result<RangeResult, Status> {
     let since = Instant::now();
     let result = range_in_pages(local, request).await;
     local.stats.ranges[usize::from(result.is_ok())].observe(since.elapsed());
@@ -120,6 +133,8 @@ pub async fn range_stream(call: &Call, message: Bytes, answers: &Answers) -> Res
     if !request.serializable {
         local.read_index(call.deadline).await?;
     }
+    // Looked at once, as in etcd: what is streamed is the store of one moment.
+    call.may_read(&request.key, &request.range_end).await?;
     let reader = local.node().reader();
     let mut keys = KeyRange::parse(request.key.clone(), request.range_end.clone());
     let mut options = range_options(&request);
@@ -182,20 +197,23 @@ pub async fn txn(call: &Call, message: Bytes) -> Result<Answer, Status> {
         return agree::<TxnRequest>(call, &message).await;
     }
     let timed = Timed::start(&local.stats, RequestType::ReadonlyTxn);
-    let result = read_only_txn(local, &request, call.deadline).await;
+    let result = read_only_txn(call, &request).await;
     timed.end(&result);
     let mut response = result?;
     local.fill(&mut response.header);
     Ok(Answer::new(&response))
 }
 
-async fn read_only_txn(local: &Local, request: &TxnRequest, deadline: Deadline) -> Result<TxnResponse, Status> {
+async fn read_only_txn(call: &Call, request: &TxnRequest) -> Result<TxnResponse, Status> {
+    let local = &*call.local;
     if !validate::is_serializable(request) {
-        local.read_index(deadline).await?;
+        local.read_index(call.deadline).await?;
     }
+    let who = call.identify().await?;
+    local.node().auth().check_txn(who.as_ref(), request, &NoKeys)?;
     // Everything at one revision, though writes go on: a transaction's compares and ranges must agree.
     match txn::read_only(&local.node().reader().read(), request) {
-        Ok(response) => Ok(response),
+        Ok(response) => call.still(who.as_ref(), response),
         Err(ReadError::Outcome(error)) => Err(error.into()),
         Err(error @ ReadError::Log(_)) => Err(Status::owned(Code::Unknown, error.to_string())),
     }
@@ -220,7 +238,7 @@ pub fn check_quota(local: &Local, cost: impl FnOnce() -> u64) -> Result<(), Stat
     if !local.node().alarms().iter().any(|alarm| alarm.member_id == member_id && alarm.alarm == nospace) {
         let alarm = AlarmRequest { action: AlarmAction::Activate as i32, member_id, alarm: nospace };
         let id = local.node().next_id();
-        let data = crate::encode::raft_request(id, Command::Alarm, &alarm.encode_to_vec());
+        let data = crate::encode::raft_request(id, Command::Alarm, &alarm.encode_to_vec(), None);
         // Nobody waits for it: the next write over the quota raises it again if this one is lost.
         drop(
             local

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use dolmen_auth::Access;
 use dolmen_machine::ApplyError;
 use dolmen_node::{Reply, Request, RequestError};
 use dolmen_proto::etcdserverpb::{
@@ -43,6 +44,7 @@ pub async fn grant(call: &Call, message: Bytes) -> Result<Answer, Status> {
 /// When the server stops.
 pub async fn leases(call: &Call, message: Bytes) -> Result<Answer, Status> {
     let _: LeaseLeasesRequest = decode(message)?;
+    call.may_on_lease(None, Access::Read).await?;
     let local = &*call.local;
     let answer = local.mailbox.call(local.node(), Request::Leases);
     let ids = match within(call.deadline, status::DEADLINE_EXCEEDED, answer).await? {
@@ -60,6 +62,9 @@ pub async fn leases(call: &Call, message: Bytes) -> Result<Answer, Status> {
 pub async fn time_to_live(call: &Call, message: Bytes) -> Result<Answer, Status> {
     let local = &*call.local;
     let request: LeaseTimeToLiveRequest = decode(message)?;
+    if request.keys {
+        call.may_on_lease(Some(request.id), Access::Read).await?;
+    }
     let late = status::DEADLINE_EXCEEDED;
     let mut response = match within(call.deadline, late, ask_time_to_live(local, request)).await? {
         Ok(response) => response,
@@ -180,6 +185,7 @@ pub async fn keep_alive(call: &Call, mut requests: MessageReader, answers: &Answ
     while let Some(message) = requests.next().await? {
         answers.received(message.len() as u64);
         let request: LeaseKeepAliveRequest = decode(message)?;
+        call.may_on_lease(Some(request.id), Access::Write).await?;
         // Before the renewal: a revision told afterwards could be one at which the lease is gone already.
         let header = Some(local.header(0));
         let ttl = renew(local, request.id).await?;

@@ -43,6 +43,7 @@ mod frame;
 mod health;
 mod http2;
 mod http_mux;
+mod identity;
 mod io;
 mod kv;
 mod lease;
@@ -54,6 +55,7 @@ mod propose;
 mod server;
 mod stats;
 pub mod status;
+mod users;
 mod validate;
 mod watch;
 

@@ -90,6 +90,8 @@ fn alarm_text(alarm: &AlarmMember) -> String {
 pub async fn alarm(call: &Call, message: Bytes) -> Result<Answer, Status> {
     let request: AlarmRequest = decode(message.clone())?;
     if request.action != AlarmAction::Get as i32 {
+        let who = call.identify().await?;
+        call.local.node().auth().check_admin(who.as_ref())?;
         return agree::<AlarmRequest>(call, &message).await;
     }
     let local = &*call.local;

@@ -4,7 +4,11 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use dolmen_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, LeaseRevokeRequest, PutRequest};
+use dolmen_proto::etcdserverpb::{
+    AuthDisableRequest, AuthEnableRequest, AuthRoleAddRequest, AuthRoleDeleteRequest, AuthRoleGrantPermissionRequest,
+    AuthRoleRevokePermissionRequest, AuthUserDeleteRequest, AuthUserGrantRoleRequest, AuthUserRevokeRoleRequest,
+    CompactionRequest, DeleteRangeRequest, LeaseRevokeRequest, PutRequest,
+};
 
 use crate::answer::{Answer, Answers};
 use crate::call::Call;
@@ -12,7 +16,7 @@ use crate::dispatch::{absent, absent_stream, wrong_kind};
 use crate::frame::MessageReader;
 use crate::propose::propose;
 use crate::status::Status;
-use crate::{cluster, health, kv, lease, maintenance, watch};
+use crate::{cluster, health, kv, lease, maintenance, users, watch};
 
 /// How many messages go which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,10 +182,10 @@ methods! {
     }
     "etcdserverpb.Lease" {
         LeaseGrant "LeaseGrant" = rare lease::grant, User, ["/v3/lease/grant"];
-        LeaseRevoke "LeaseRevoke" = rare propose::<LeaseRevokeRequest>, Keys,
+        LeaseRevoke "LeaseRevoke" = rare propose::<LeaseRevokeRequest>, User,
             ["/v3/lease/revoke", "/v3/kv/lease/revoke"];
         LeaseKeepAlive "LeaseKeepAlive" = talks lease::keep_alive, Keys, ["/v3/lease/keepalive"];
-        LeaseTimeToLive "LeaseTimeToLive" = rare lease::time_to_live, Keys,
+        LeaseTimeToLive "LeaseTimeToLive" = rare lease::time_to_live, User,
             ["/v3/lease/timetolive", "/v3/kv/lease/timetolive"];
         LeaseLeases "LeaseLeases" = rare lease::leases, Keys, ["/v3/lease/leases", "/v3/kv/lease/leases"];
     }
@@ -203,23 +207,23 @@ methods! {
         Downgrade "Downgrade" = rare absent, Root, ["/v3/maintenance/downgrade"];
     }
     "etcdserverpb.Auth" {
-        AuthEnable "AuthEnable" = rare absent, Root, ["/v3/auth/enable"];
-        AuthDisable "AuthDisable" = rare absent, Root, ["/v3/auth/disable"];
-        AuthStatus "AuthStatus" = rare cluster::auth_status, Anyone, ["/v3/auth/status"];
-        Authenticate "Authenticate" = rare cluster::authenticate, Anyone, ["/v3/auth/authenticate"];
-        UserAdd "UserAdd" = rare absent, Root, ["/v3/auth/user/add"];
-        UserGet "UserGet" = rare absent, User, ["/v3/auth/user/get"];
-        UserList "UserList" = rare absent, Root, ["/v3/auth/user/list"];
-        UserDelete "UserDelete" = rare absent, Root, ["/v3/auth/user/delete"];
-        UserChangePassword "UserChangePassword" = rare absent, Root, ["/v3/auth/user/changepw"];
-        UserGrantRole "UserGrantRole" = rare absent, Root, ["/v3/auth/user/grant"];
-        UserRevokeRole "UserRevokeRole" = rare absent, Root, ["/v3/auth/user/revoke"];
-        RoleAdd "RoleAdd" = rare absent, Root, ["/v3/auth/role/add"];
-        RoleGet "RoleGet" = rare absent, User, ["/v3/auth/role/get"];
-        RoleList "RoleList" = rare absent, Root, ["/v3/auth/role/list"];
-        RoleDelete "RoleDelete" = rare absent, Root, ["/v3/auth/role/delete"];
-        RoleGrantPermission "RoleGrantPermission" = rare absent, Root, ["/v3/auth/role/grant"];
-        RoleRevokePermission "RoleRevokePermission" = rare absent, Root, ["/v3/auth/role/revoke"];
+        AuthEnable "AuthEnable" = rare propose::<AuthEnableRequest>, Root, ["/v3/auth/enable"];
+        AuthDisable "AuthDisable" = rare propose::<AuthDisableRequest>, Root, ["/v3/auth/disable"];
+        AuthStatus "AuthStatus" = rare users::auth_status, Anyone, ["/v3/auth/status"];
+        Authenticate "Authenticate" = rare users::authenticate, Anyone, ["/v3/auth/authenticate"];
+        UserAdd "UserAdd" = rare users::user_add, Root, ["/v3/auth/user/add"];
+        UserGet "UserGet" = rare users::user_get, User, ["/v3/auth/user/get"];
+        UserList "UserList" = rare users::user_list, Root, ["/v3/auth/user/list"];
+        UserDelete "UserDelete" = rare propose::<AuthUserDeleteRequest>, Root, ["/v3/auth/user/delete"];
+        UserChangePassword "UserChangePassword" = rare users::user_change_password, Root, ["/v3/auth/user/changepw"];
+        UserGrantRole "UserGrantRole" = rare propose::<AuthUserGrantRoleRequest>, Root, ["/v3/auth/user/grant"];
+        UserRevokeRole "UserRevokeRole" = rare propose::<AuthUserRevokeRoleRequest>, Root, ["/v3/auth/user/revoke"];
+        RoleAdd "RoleAdd" = rare propose::<AuthRoleAddRequest>, Root, ["/v3/auth/role/add"];
+        RoleGet "RoleGet" = rare users::role_get, User, ["/v3/auth/role/get"];
+        RoleList "RoleList" = rare users::role_list, Root, ["/v3/auth/role/list"];
+        RoleDelete "RoleDelete" = rare propose::<AuthRoleDeleteRequest>, Root, ["/v3/auth/role/delete"];
+        RoleGrantPermission "RoleGrantPermission" = rare propose::<AuthRoleGrantPermissionRequest>, Root, ["/v3/auth/role/grant"];
+        RoleRevokePermission "RoleRevokePermission" = rare propose::<AuthRoleRevokePermissionRequest>, Root, ["/v3/auth/role/revoke"];
     }
     "v3lockpb.Lock" {
         Lock "Lock" = rare absent, Keys, ["/v3/lock/lock"];

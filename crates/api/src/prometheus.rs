@@ -245,6 +245,10 @@ fn store(page: &mut Page, server: &Server) {
     page.single("etcd_debugging_mvcc_compact_revision", Gauge, "Revision of the last compaction.", compact);
     let bytes = metrics.put_bytes.get() as f64;
     page.single("etcd_debugging_mvcc_total_put_size_in_bytes", Gauge, "Key and value bytes put.", bytes);
+    let revision = server.node.auth().revision() as f64;
+    page.single("etcd_debugging_auth_revision", Gauge, "Revision of users, roles and permissions.", revision);
+    let failed = server.logins.failed.get() as f64;
+    page.single("dolmen_auth_failed_logins_total", Counter, "Logins with a wrong name or password.", failed);
     page.single("dolmen_compactions_total", Counter, "Compactions applied.", metrics.compactions.get() as f64);
 }
 
@@ -425,7 +429,6 @@ fn health(page: &mut Page, server: &Server) {
 /// Names of parts that etcd has and this server has not. They count nothing, and say so truthfully.
 fn absent(page: &mut Page) {
     for (name, kind) in [
-        ("etcd_debugging_auth_revision", Type::Gauge),
         ("etcd_debugging_mvcc_db_compaction_keys_total", Type::Counter),
         ("etcd_debugging_mvcc_db_compaction_last", Type::Gauge),
         ("etcd_debugging_store_expires_total", Type::Counter),

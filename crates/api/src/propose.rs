@@ -1,11 +1,17 @@
 //! Requests that go through the log: decode, check, replicate the bytes as they came, answer what applying them gave.
 
 use bytes::Bytes;
+use dolmen_auth::Outcome;
 use dolmen_machine::Response;
 use dolmen_proto::etcdserverpb::{
-    AlarmRequest, AlarmResponse, CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse,
-    LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest, LeaseRevokeResponse, PutRequest, PutResponse,
-    ResponseHeader, TxnRequest, TxnResponse,
+    AlarmRequest, AlarmResponse, AuthDisableRequest, AuthDisableResponse, AuthEnableRequest, AuthEnableResponse,
+    AuthRoleAddRequest, AuthRoleAddResponse, AuthRoleDeleteRequest, AuthRoleDeleteResponse,
+    AuthRoleGrantPermissionRequest, AuthRoleGrantPermissionResponse, AuthRoleRevokePermissionRequest,
+    AuthRoleRevokePermissionResponse, AuthUserAddRequest, AuthUserAddResponse, AuthUserChangePasswordRequest,
+    AuthUserChangePasswordResponse, AuthUserDeleteRequest, AuthUserDeleteResponse, AuthUserGrantRoleRequest,
+    AuthUserGrantRoleResponse, AuthUserRevokeRoleRequest, AuthUserRevokeRoleResponse, CompactionRequest,
+    CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseRevokeRequest, LeaseRevokeResponse, PutRequest, PutResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
 use prost::Message;
 
@@ -89,6 +95,38 @@ logged! {
     AlarmRequest => AlarmResponse, Alarm {}
 }
 
+macro_rules! of_users {
+    ($($request:ident => $response:ident, $variant:ident;)*) => {
+        $(impl Logged for $request {
+            const COMMAND: Command = Command::$variant;
+            const TYPE: RequestType = RequestType::$variant;
+            type Response = $response;
+
+            fn response(applied: Response) -> Option<$response> {
+                matches!(applied, Response::Users(Outcome::Done)).then($response::default)
+            }
+
+            fn header(response: &mut $response) -> &mut Option<ResponseHeader> {
+                &mut response.header
+            }
+        })*
+    };
+}
+
+of_users! {
+    AuthEnableRequest => AuthEnableResponse, AuthEnable;
+    AuthDisableRequest => AuthDisableResponse, AuthDisable;
+    AuthUserAddRequest => AuthUserAddResponse, UserAdd;
+    AuthUserDeleteRequest => AuthUserDeleteResponse, UserDelete;
+    AuthUserChangePasswordRequest => AuthUserChangePasswordResponse, UserChangePassword;
+    AuthUserGrantRoleRequest => AuthUserGrantRoleResponse, UserGrantRole;
+    AuthUserRevokeRoleRequest => AuthUserRevokeRoleResponse, UserRevokeRole;
+    AuthRoleAddRequest => AuthRoleAddResponse, RoleAdd;
+    AuthRoleDeleteRequest => AuthRoleDeleteResponse, RoleDelete;
+    AuthRoleGrantPermissionRequest => AuthRoleGrantPermissionResponse, RoleGrantPermission;
+    AuthRoleRevokePermissionRequest => AuthRoleRevokePermissionResponse, RoleRevokePermission;
+}
+
 /// Serves a request that is nothing but proposed.
 ///
 /// # Errors
@@ -106,8 +144,9 @@ pub async fn propose<R: Logged>(call: &Call, message: Bytes) -> Result<Answer, S
 /// # Errors
 /// The outcome of the log.
 pub async fn agree<R: Logged>(call: &Call, message: &[u8]) -> Result<Answer, Status> {
+    let who = call.identify().await?;
     let timed = Timed::start(&call.local.stats, R::TYPE);
-    let result = call.local.propose(R::COMMAND, message, call.deadline).await;
+    let result = call.local.propose(R::COMMAND, message, who.as_ref(), call.deadline).await;
     timed.end(&result);
     let mut response = R::response(result?).ok_or_else(unexpected_reply)?;
     call.local.fill(R::header(&mut response));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use dolmen_auth::Identity;
 use dolmen_machine::Response;
 use dolmen_node::{Handle, ProposeKind, Reply, Request};
 use dolmen_proto::etcdserverpb::ResponseHeader;
@@ -19,6 +20,7 @@ use crate::completion::Mailbox;
 use crate::encode::{self, Command};
 use crate::stats::Stats;
 use crate::status::{self, Code, Status};
+use crate::users::Logins;
 
 /// What the edge is started with. Defaults are etcd's.
 #[derive(Clone, Debug)]
@@ -47,6 +49,10 @@ pub struct Config {
     pub host_whitelist: BTreeSet<String>,
     /// Origins allowed by CORS. Empty: none are told so; `*`: any.
     pub cors: BTreeSet<String>,
+    /// A client's certificate says who it is, where no token does.
+    pub client_cert_auth: bool,
+    /// Steps of work to hash a password, 4 to 31.
+    pub bcrypt_cost: u32,
 }
 
 impl Default for Config {
@@ -65,6 +71,8 @@ impl Default for Config {
             drain_timeout: Duration::from_secs(2),
             host_whitelist: BTreeSet::from(["*".into()]),
             cors: BTreeSet::from(["*".into()]),
+            client_cert_auth: false,
+            bcrypt_cost: 10,
         }
     }
 }
@@ -113,6 +121,7 @@ pub struct Server {
     pub config: Config,
     pub node: Handle,
     pub forwarder: Arc<dyn LeaseForwarder>,
+    pub logins: Logins,
     /// One for each runtime.
     pub stats: Vec<Arc<Stats>>,
     pub health: crate::health::HealthStats,
@@ -190,13 +199,19 @@ impl Local {
         result
     }
 
-    /// Replicates a client's encoded message and returns what applying it gave.
+    /// Replicates a client's encoded message, as `who`'s, and returns what applying it gave.
     ///
     /// # Errors
     /// A message too large; the log's own outcome; or not knowing whether it was applied.
-    pub async fn propose(&self, command: Command, message: &[u8], deadline: Deadline) -> Result<Response, Status> {
+    pub async fn propose(
+        &self,
+        command: Command,
+        message: &[u8],
+        who: Option<&Identity>,
+        deadline: Deadline,
+    ) -> Result<Response, Status> {
         let id = self.node().next_id();
-        let data = encode::raft_request(id, command, message);
+        let data = encode::raft_request(id, command, message, who);
         if data.len() > self.config().max_request_bytes {
             return Err(status::REQUEST_TOO_LARGE);
         }

@@ -98,10 +98,22 @@ pub enum RequestType {
     LeaseGrant,
     LeaseRevoke,
     Alarm,
+    AuthEnable,
+    AuthDisable,
+    Authenticate,
+    UserAdd,
+    UserDelete,
+    UserChangePassword,
+    UserGrantRole,
+    UserRevokeRole,
+    RoleAdd,
+    RoleDelete,
+    RoleGrantPermission,
+    RoleRevokePermission,
 }
 
 impl RequestType {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 21] = [
         Self::Range,
         Self::ReadonlyTxn,
         Self::Put,
@@ -111,6 +123,18 @@ impl RequestType {
         Self::LeaseGrant,
         Self::LeaseRevoke,
         Self::Alarm,
+        Self::AuthEnable,
+        Self::AuthDisable,
+        Self::Authenticate,
+        Self::UserAdd,
+        Self::UserDelete,
+        Self::UserChangePassword,
+        Self::UserGrantRole,
+        Self::UserRevokeRole,
+        Self::RoleAdd,
+        Self::RoleDelete,
+        Self::RoleGrantPermission,
+        Self::RoleRevokePermission,
     ];
 
     /// As metrics label it.
@@ -125,6 +149,18 @@ impl RequestType {
             Self::LeaseGrant => "LeaseGrant",
             Self::LeaseRevoke => "LeaseRevoke",
             Self::Alarm => "Alarm",
+            Self::AuthEnable => "AuthEnable",
+            Self::AuthDisable => "AuthDisable",
+            Self::Authenticate => "Authenticate",
+            Self::UserAdd => "AuthUserAdd",
+            Self::UserDelete => "AuthUserDelete",
+            Self::UserChangePassword => "AuthUserChangePassword",
+            Self::UserGrantRole => "AuthUserGrantRole",
+            Self::UserRevokeRole => "AuthUserRevokeRole",
+            Self::RoleAdd => "AuthRoleAdd",
+            Self::RoleDelete => "AuthRoleDelete",
+            Self::RoleGrantPermission => "AuthRoleGrantPermission",
+            Self::RoleRevokePermission => "AuthRoleRevokePermission",
         }
     }
 }

@@ -58,11 +58,22 @@ impl<'a> Stream<'a> {
         self.local.node().submit(request, self.bell.completion());
     }
 
-    fn request(&self, message: Bytes) -> Result<(), Status> {
+    async fn request(&self, call: &Call, message: Bytes) -> Result<(), Status> {
         let stream = self.id;
         let request: WatchRequest = decode(message)?;
         let request = match request.request_union {
-            Some(RequestUnion::CreateRequest(request)) => Request::WatchCreate { stream, create: create(request) },
+            Some(RequestUnion::CreateRequest(request)) => {
+                let create = create(request);
+                // A revision below 0 is refused before anybody is asked, as in etcd.
+                let permitted = if create.start_revision < 0 { Ok(()) } else { may_watch(call, &create.range).await };
+                match permitted {
+                    Ok(()) => Request::WatchCreate { stream, create },
+                    Err(status) => {
+                        let reason = format!("rpc error: code = {:?} desc = {status}", status.code);
+                        Request::WatchRefuse { stream, reason }
+                    }
+                }
+            }
             Some(RequestUnion::CancelRequest(request)) => Request::WatchCancel { stream, watch_id: request.watch_id },
             Some(RequestUnion::ProgressRequest(_)) => Request::WatchProgress { stream },
             // A request of a kind yet to be invented is ignored, as by etcd.
@@ -97,6 +108,16 @@ fn create(request: WatchCreateRequest) -> CreateRequest {
     }
 }
 
+/// Looked at when the watcher is made, as in etcd; what changes later does not end it.
+async fn may_watch(call: &Call, range: &KeyRange) -> Result<(), Status> {
+    let range_end = match range {
+        KeyRange::Single(_) => Bytes::new(),
+        KeyRange::Range(_, end) => end.clone(),
+        KeyRange::From(_) => Bytes::from_static(&[0]),
+    };
+    call.may_read(range.start(), &range_end).await.map(drop)
+}
+
 /// What a stream woke up for.
 enum Event {
     Request(Result<Option<Bytes>, Status>),
@@ -127,7 +148,7 @@ pub async fn watch(call: &Call, mut requests: MessageReader, answers: &Answers) 
         match event {
             Event::Request(Ok(Some(message))) => {
                 answers.received((PREFIX + message.len()) as u64);
-                stream.request(message)?;
+                stream.request(call, message).await?;
             }
             Event::Request(Ok(None)) => return Ok(()),
             Event::Request(Err(status)) => return Err(status),

@@ -32,7 +32,7 @@ mod store;
 mod tokens;
 
 pub use change::{Change, Outcome};
-pub use check::Keys;
+pub use check::{Keys, NoKeys};
 pub use error::AuthError;
 pub use password::{MAX_PASSWORD_BYTES, Password, PasswordError, hash_password};
 pub use permission::{Access, Permissions};

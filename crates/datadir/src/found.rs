@@ -130,9 +130,6 @@ fn refuse_unsupported(found: &Found, path: &Path) -> Result<(), ImportError> {
     let unsound = |source| ImportError::Database { path: path.to_owned(), source };
     let source = found.reader.source().map_err(unsound)?;
     let pairs = |name: &str| bucket(&source, name.as_bytes()).map_err(|error| unsound(error.into()));
-    if pairs("auth")?.get(&b"authEnabled"[..]).is_some_and(|value| value[..] == [1]) {
-        return Err(ImportError::AuthEnabled);
-    }
     let downgrade = pairs("cluster")?.remove(&b"downgrade"[..]);
     let downgrade: serde_json::Value =
         downgrade.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default();
@@ -167,22 +164,7 @@ fn refuse_unsupported(found: &Found, path: &Path) -> Result<(), ImportError> {
 
 /// The name of what a request asks for, when this release does not do it.
 fn unsupported(request: &InternalRaftRequest) -> Option<&'static str> {
-    let kinds = [
-        (request.auth_enable.is_some(), "auth_enable"),
-        (request.auth_disable.is_some(), "auth_disable"),
-        (request.authenticate.is_some(), "authenticate"),
-        (request.auth_user_add.is_some(), "auth_user_add"),
-        (request.auth_user_delete.is_some(), "auth_user_delete"),
-        (request.auth_user_change_password.is_some(), "auth_user_change_password"),
-        (request.auth_user_grant_role.is_some(), "auth_user_grant_role"),
-        (request.auth_user_revoke_role.is_some(), "auth_user_revoke_role"),
-        (request.auth_role_add.is_some(), "auth_role_add"),
-        (request.auth_role_delete.is_some(), "auth_role_delete"),
-        (request.auth_role_grant_permission.is_some(), "auth_role_grant_permission"),
-        (request.auth_role_revoke_permission.is_some(), "auth_role_revoke_permission"),
-        (request.downgrade_info_set.as_ref().is_some_and(|set| set.enabled), "downgrade_info_set"),
-    ];
-    kinds.into_iter().find(|(there, _)| *there).map(|(_, kind)| kind)
+    request.downgrade_info_set.as_ref().is_some_and(|set| set.enabled).then_some("downgrade_info_set")
 }
 
 /// Works out the configuration as of what is applied, and makes the database's members agree with it.

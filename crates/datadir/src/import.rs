@@ -82,11 +82,6 @@ pub enum ImportError {
         path.display()
     )]
     Terms { path: PathBuf, applied: Index, term: u64, told: u64 },
-    #[error(
-        "authentication is enabled, which this release does not carry out: start etcd, run `etcdctl auth disable`, stop it, \
-         and start again"
-    )]
-    AuthEnabled,
     #[error("a downgrade to {target} is under way: finish it, or run `etcdctl downgrade cancel`, with etcd first")]
     Downgrade { target: String },
     #[error(

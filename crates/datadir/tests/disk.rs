@@ -18,7 +18,8 @@ use dolmen_env::{Disk, Fault, Mono, PowerLoss, SimDisk};
 use dolmen_machine::{Machine, Member, conf_state_json};
 use dolmen_mvcc::KeyValueRef;
 use dolmen_node::Layout;
-use dolmen_proto::etcdserverpb::{AuthUserAddRequest, InternalRaftRequest, PutRequest};
+use dolmen_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
+use dolmen_proto::membershippb::DowngradeInfoSetRequest;
 use dolmen_proto::raftpb::{ConfState, Entry, HardState};
 use dolmen_types::Revision;
 use dolmen_wal::Wal;
@@ -376,7 +377,6 @@ fn what_cannot_be_carried_out_is_refused_by_name() {
     };
     let newer = refused(&set("meta", "storageVersion", b"3.8.0"));
     assert!(newer.contains("storage version 3.8, which this release does not know"), "{newer}");
-    assert!(refused(&set("auth", "authEnabled", &[1])).starts_with("authentication is enabled"));
     let downgrade = refused(&set("cluster", "downgrade", br#"{"target-version":"3.5.0","enabled":true}"#));
     assert!(downgrade.starts_with("a downgrade to 3.5.0 is under way"), "{downgrade}");
 
@@ -385,11 +385,11 @@ fn what_cannot_be_carried_out_is_refused_by_name() {
     put(&*disk, "/s.db", &snapshot_of(&database()));
     restore_on(&disk, &options(), SEGMENT, &mut Silent).expect("restores");
     append(&disk, |_| InternalRaftRequest {
-        auth_user_add: Some(AuthUserAddRequest::default()),
+        downgrade_info_set: Some(DowngradeInfoSetRequest { enabled: true, ver: "3.5".into() }),
         ..InternalRaftRequest::default()
     });
     let error = import(&disk, &import_options(layout()), &mut Silent).expect_err("refused");
-    assert!(matches!(error, ImportError::Kind { index: 2, kind: "auth_user_add" }), "{error}");
+    assert!(matches!(error, ImportError::Kind { index: 2, kind: "downgrade_info_set" }), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Users: which of their requests an entry may carry out, and the changes of users, roles and permissions themselves.
 
-use dolmen_auth::{Access, Auth, Change, Identity, Keys, Outcome, Record, RecordTable};
+use dolmen_auth::{Access, Auth, AuthError, Change, Identity, Keys, Outcome, Record, RecordTable};
 use dolmen_env::Mono;
 use dolmen_lease::Lessor;
 use dolmen_proto::etcdserverpb::{InternalRaftRequest, RequestHeader};
@@ -62,6 +62,25 @@ impl Keys for LeaseKeys<'_> {
 }
 
 impl Machine {
+    /// Whether all keys of a lease, or of all leases for `None`, may be read or written; for the door, which does not know
+    /// which keys hang on which lease. Looks at each of these keys.
+    ///
+    /// # Errors
+    /// Nobody asks; not permitted.
+    pub fn check_lease(&self, who: Option<&Identity>, lease: Option<LeaseId>, access: Access) -> Result<(), AuthError> {
+        self.auth.check_known(who)?;
+        if self.auth.check_admin(who).is_ok() {
+            return Ok(());
+        }
+        let leases = LeaseKeys(&self.lessor);
+        match lease {
+            Some(lease) => self.auth.check_lease(who, lease, access, &leases),
+            None => {
+                self.lessor.list().into_iter().try_for_each(|lease| self.auth.check_lease(who, lease, access, &leases))
+            }
+        }
+    }
+
     /// Whether the user whom the header names may do this, by the users and permissions of this moment: what the door
     /// permitted may have been revoked by an entry in between.
     pub(crate) fn authorise(&self, who: Option<&Identity>, command: &Command) -> Result<(), ApplyError> {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use dolmen_auth::{Access, Identity};
 use dolmen_env::Mono;
 use dolmen_machine::{ApplyError, Response};
 use dolmen_proto::etcdserverpb::{AlarmMember, LeaseTimeToLiveResponse};
@@ -54,6 +55,12 @@ pub enum Request {
     },
     /// The local list, ordered by expiry. Answered by [`Reply::Leases`].
     Leases,
+    /// May this user read or write all keys of a lease, or of every lease? Answered by [`Reply::Done`].
+    LeaseCheck {
+        who: Option<Identity>,
+        lease: Option<LeaseId>,
+        access: Access,
+    },
     /// Answered by [`Reply::Alarms`].
     Alarms,
     /// Answered by [`Reply::Done`] when the target leads.
@@ -73,6 +80,11 @@ pub enum Request {
     WatchCreate {
         stream: StreamId,
         create: CreateRequest,
+    },
+    /// A watcher that may not be: the reason is told as etcd tells it.
+    WatchRefuse {
+        stream: StreamId,
+        reason: String,
     },
     WatchCancel {
         stream: StreamId,

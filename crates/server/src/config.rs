@@ -121,6 +121,9 @@ pub struct Config {
     pub catch_up_entries: u64,
     pub quota_bytes: i64,
     pub max_txn_ops: u64,
+    pub token_ttl_seconds: u64,
+    /// As bcrypt takes it, 4 to 31.
+    pub bcrypt_cost: u32,
     pub max_request_bytes: u64,
     pub max_concurrent_streams: u32,
     pub keepalive_interval: Duration,
@@ -265,6 +268,8 @@ impl Config {
             catch_up_entries: values.unsigned("snapshot-catchup-entries"),
             quota_bytes: values.signed("quota-backend-bytes"),
             max_txn_ops: values.unsigned("max-txn-ops"),
+            token_ttl_seconds: values.unsigned("auth-token-ttl"),
+            bcrypt_cost: bcrypt_cost(values.unsigned("bcrypt-cost")),
             max_request_bytes: values.unsigned("max-request-bytes"),
             max_concurrent_streams: u32::try_from(values.unsigned("max-concurrent-streams")).unwrap_or(u32::MAX),
             keepalive_interval: nanos(values.duration("grpc-keepalive-interval")),
@@ -410,6 +415,11 @@ fn versions(values: &Values) -> Result<(Option<TlsVersion>, Option<TlsVersion>),
         return Err("cipher suites cannot be configured when only TLS1.3 is enabled".into());
     }
     Ok((min, max))
+}
+
+/// etcd takes its default for a cost that bcrypt does not have.
+fn bcrypt_cost(given: u64) -> u32 {
+    u32::try_from(given).ok().filter(|cost| (4..=31).contains(cost)).unwrap_or(10)
 }
 
 fn client_tls(values: &Values) -> Result<TlsInfo, String> {

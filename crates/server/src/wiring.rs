@@ -53,7 +53,7 @@ pub fn machine_config(config: &Config) -> dolmen_machine::Config {
         checkpoints: config.gate("LeaseCheckpoint"),
         ..dolmen_lease::Config::default()
     };
-    dolmen_machine::Config { lease, ..dolmen_machine::Config::default() }
+    dolmen_machine::Config { lease, token_ttl_seconds: config.token_ttl_seconds, ..dolmen_machine::Config::default() }
 }
 
 pub fn start_options(config: &Config, layout: Layout, bootstrap: Bootstrap) -> StartOptions {
@@ -100,6 +100,8 @@ pub fn api_options(
         keepalive_timeout: config.keepalive_timeout,
         host_whitelist: config.host_whitelist.clone(),
         cors: config.cors.clone(),
+        client_cert_auth: config.client_tls.client_cert_auth,
+        bcrypt_cost: config.bcrypt_cost,
         ..dolmen_api::Config::default()
     };
     let extra_metrics = vec![network_metrics::families(node.status().member_id, transport.stats().clone(), rooms)];

@@ -157,8 +157,8 @@ async fn bad_requests_are_refused_in_etcds_words() {
 
     let error = client.unary::<PutResponse>("/etcdserverpb.KV/Nope", &put("a", "v")).await.unwrap_err();
     assert_eq!(error, Failed { code: 12, message: "unknown method Nope for service etcdserverpb.KV".into() });
-    let error = client.unary::<PutResponse>("/etcdserverpb.Auth/UserAdd", &put("a", "v")).await.unwrap_err();
-    assert_eq!(error, Failed { code: 12, message: "not yet supported: etcdserverpb.Auth/UserAdd".into() });
+    let error = client.unary::<PutResponse>("/etcdserverpb.Cluster/MemberAdd", &put("a", "v")).await.unwrap_err();
+    assert_eq!(error, Failed { code: 12, message: "not yet supported: etcdserverpb.Cluster/MemberAdd".into() });
     let login = AuthenticateRequest { name: "a".into(), password: "b".into() };
     let answer = client.unary::<AuthenticateResponse>("/etcdserverpb.Auth/Authenticate", &login).await;
     assert_eq!(answer, refused(&status::AUTH_NOT_ENABLED));

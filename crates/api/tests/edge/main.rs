@@ -10,3 +10,4 @@ mod http;
 mod kv;
 mod sockets;
 mod streams;
+mod users;

@@ -48,6 +48,11 @@ impl Node {
                 let leases = self.machine.lessor().list();
                 self.cx.reply(completion, Reply::Leases(leases));
             }
+            Request::LeaseCheck { who, lease, access } => {
+                let checked = self.machine.check_lease(who.as_ref(), lease, access);
+                let checked = checked.map_err(|error| RequestError::Apply(error.into()));
+                self.cx.reply(completion, Reply::Done(checked));
+            }
             Request::Alarms => {
                 let alarms = self.machine.alarms(0);
                 self.cx.reply(completion, Reply::Alarms(alarms));
@@ -69,6 +74,7 @@ impl Node {
                 let (revision, compacted) = (self.machine.store().revision(), self.machine.store().compact_revision());
                 self.hub.create(stream, create, revision, compacted);
             }
+            Request::WatchRefuse { stream, reason } => self.hub.refuse(stream, &reason),
             Request::WatchCancel { stream, watch_id } => self.hub.cancel(stream, watch_id),
             Request::WatchProgress { stream } => self.hub.progress(stream),
             Request::WatchRoom { stream } => self.hub.room(stream),
@@ -84,11 +90,13 @@ impl Node {
             Request::ReadIndex => Reply::ReadReady(Err(error)),
             Request::WatchOpen { .. }
             | Request::WatchCreate { .. }
+            | Request::WatchRefuse { .. }
             | Request::WatchCancel { .. }
             | Request::WatchProgress { .. }
             | Request::WatchRoom { .. }
             | Request::WatchClose { .. } => return,
             Request::Leases
+            | Request::LeaseCheck { .. }
             | Request::Alarms
             | Request::MoveLeader { .. }
             | Request::Defragment
