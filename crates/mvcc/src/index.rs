@@ -664,6 +664,25 @@ impl Index {
         })
     }
 
+    /// The key that changed at `rev`, looking from `low` on at about `budget` keys. Otherwise the key to go on from, `None` at
+    /// the end.
+    pub(crate) fn key_of(&self, rev: Revision, low: &[u8], mut budget: usize) -> Result<Vec<u8>, Option<Vec<u8>>> {
+        let mut found = Err(None);
+        let skip = |totals: &Totals| totals.newest < rev.main;
+        let _ = self.root.visit(Some(low), None, &skip, &mut Vec::new(), &mut |key, state| {
+            if budget == 0 {
+                found = Err(Some(key.to_vec()));
+            } else if state.holds(rev) {
+                found = Ok(key.to_vec());
+            } else {
+                budget -= 1;
+                return ControlFlow::Continue(());
+            }
+            ControlFlow::Break(())
+        });
+        found
+    }
+
     /// Keys of `[low, high)` that existed at `at`. O(log n) when `at` is the newest revision, or where nothing has changed
     /// since it.
     pub fn count(&self, low: &[u8], high: Option<&[u8]>, at: i64) -> u64 {

@@ -23,7 +23,8 @@
 //! frame grows with it.
 //!
 //! Between `finish` and `commit` payloads stand in a list beside the index, so a reader never meets a revision it cannot
-//! read. A long range gives the lock away every few thousand keys and pins its revision meanwhile.
+//! read. A long range gives the lock away every few thousand keys and pins its revision meanwhile; [`Reader::begin`] gives the
+//! thread away as well.
 //!
 //! # Compaction
 //!
@@ -50,6 +51,7 @@ mod reader;
 mod snapshot;
 mod state;
 mod store;
+mod turns;
 mod txn;
 
 pub use budget::Budget;
@@ -61,4 +63,5 @@ pub use reader::{Event, ReadTxn, Reader};
 pub use snapshot::{Restore, RestoreError, Restored, SnapshotSource, restore_from};
 pub use state::Found;
 pub use store::{CompactError, OpenError, OpenReport, Store};
+pub use turns::RangeRead;
 pub use txn::{Change, Txn};

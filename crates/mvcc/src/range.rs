@@ -234,6 +234,8 @@ pub struct RangeSlices {
     at: Option<(i64, i64)>,
     count: u64,
     stage: Stage,
+    /// About how many bytes what was gathered takes.
+    held: usize,
 }
 
 enum Stage {
@@ -258,12 +260,34 @@ pub(crate) struct Source<'s, P, R> {
     /// A payload that is not in the log yet.
     pub(crate) pending: P,
     pub(crate) read: R,
+    /// Stop where the index is needed no more: its lock is held for nothing else.
+    pub(crate) index_only: bool,
 }
 
 impl RangeSlices {
     pub fn new(range: &KeyRange, options: &RangeOptions) -> Self {
         let (low, high) = bounds(range);
-        Self { stage: Stage::Count(low.clone()), low, high, options: *options, at: None, count: 0 }
+        Self { stage: Stage::Count(low.clone()), low, high, options: *options, at: None, count: 0, held: 0 }
+    }
+
+    /// A range that need not be counted: its answer says 0.
+    pub(crate) fn counted(range: &KeyRange, options: &RangeOptions) -> Self {
+        let mut slices = Self::new(range, options);
+        slices.stage = Stage::Gather(slices.low.clone(), Collector::new(options));
+        slices
+    }
+
+    pub(crate) fn reads_index(&self) -> bool {
+        matches!(self.stage, Stage::Count(_) | Stage::Gather(..))
+    }
+
+    /// The revision whose keys are still to be read from the index.
+    pub(crate) fn pins(&self) -> Option<i64> {
+        self.at.map(|(at, _)| at).filter(|_| self.reads_index())
+    }
+
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held
     }
 
     /// Goes on until the budget is spent; the answer, once it is there. To be called no more after that.
@@ -306,7 +330,9 @@ impl RangeSlices {
                     let keys = budget.keys();
                     let high = self.high.as_deref();
                     let next = collector.gather(source.index, &low, high, at, keys, &source.pending);
-                    budget.spend_keys(if next.is_some() { keys } else { collector.items.len() - before + 1 });
+                    let gathered = collector.items.len() - before;
+                    self.held += gathered * size_of::<Item>();
+                    budget.spend_keys(if next.is_some() { keys } else { gathered + 1 });
                     let mut items = match next {
                         Some(next) => {
                             self.stage = Stage::Gather(next, collector);
@@ -332,6 +358,7 @@ impl RangeSlices {
                             Some(payload) => payload,
                             None => (source.read)(item.found.modified)?,
                         };
+                        self.held += payload.len();
                         budget.spend(payload.len());
                         item.payload = Some(payload);
                         done += 1;
@@ -371,12 +398,15 @@ impl RangeSlices {
                         let Some(item) = items.next() else { return Ok(Some(result)) };
                         let kv = item.answer(&options, &source.read)?;
                         budget.spend(kv.len());
+                        if options.sort_target != SortTarget::Value {
+                            self.held += kv.len();
+                        }
                         result.kvs.push(kv);
                     }
                     Stage::Answer(items, result)
                 }
             };
-            if budget.is_spent() {
+            if budget.is_spent() || (source.index_only && !self.reads_index()) {
                 return Ok(None);
             }
         }

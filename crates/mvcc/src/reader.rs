@@ -9,10 +9,11 @@ use dolmen_types::{Index as RaftIndex, KeyRange, Revision, Term};
 
 use crate::hash::{HashKv, hash_kv};
 use crate::kv::{KeyValueRef, key_of};
-use crate::range::{Collector, Meta, RangeError, RangeOptions, RangeResult, bounds, resolve};
+use crate::range::{Collector, Meta, RangeError, RangeOptions, RangeResult, RangeSlices, bounds, resolve};
 use crate::snapshot::SnapshotSource;
 use crate::state::{Found, Slot};
 use crate::store::{Capture, IndexOf, Pin, Shared};
+use crate::turns::turn;
 use crate::txn::check_revision;
 
 /// Keys looked at in one hold of the lock; the writer waits no longer than that takes.
@@ -78,7 +79,7 @@ impl Reader {
     pub fn range(&self, range: &KeyRange, options: &RangeOptions) -> Result<RangeResult, RangeError> {
         match range {
             KeyRange::Single(key) => self.get(key, options),
-            _ => self.range_many(range, options),
+            _ => self.begin(range, options)?.finish(),
         }
     }
 
@@ -121,29 +122,6 @@ impl Reader {
         Err(RangeError::Lost(lost))
     }
 
-    fn range_many(&self, range: &KeyRange, options: &RangeOptions) -> Result<RangeResult, RangeError> {
-        let (low, high) = bounds(range);
-        let inner = self.shared.inner.read();
-        let revision = inner.current;
-        let at = resolve(options.revision, revision, inner.compact)?;
-        let count = inner.index.count(&low, high.as_deref(), at);
-        if options.count_only || count == 0 {
-            return Ok(RangeResult { count: count as i64, revision, ..RangeResult::default() });
-        }
-        let mut collector = Collector::new(options);
-        let mut next = collector.gather(&inner.index, &low, high.as_deref(), at, CHUNK, |rev| inner.pending(rev));
-        // While pinned, nothing that can be seen at `at` is reported dead, so the log goes on holding it, and the index stays
-        // should a snapshot come in between. Without a pin the view does the same for what was gathered by now.
-        let _pin = next.is_some().then(|| self.shared.pin(&inner, at));
-        let capture = if next.is_some() { inner.capture() } else { inner.capture_log() };
-        drop(inner);
-        while let Some(low) = next {
-            let held = self.shared.index_of(capture.epoch)?;
-            next = collector.gather(held.index(), &low, high.as_deref(), at, CHUNK, |_| None);
-        }
-        collector.finish(count, revision, |rev| capture.get(rev)?.ok_or(RangeError::Lost(rev)))
-    }
-
     /// Pins the current state for several reads that must agree: a read-only txn. Superseded revisions are not let go of
     /// while it lives, so it must not live long.
     pub fn read(&self) -> ReadTxn {
@@ -164,6 +142,17 @@ impl Reader {
         let log = inner.log.clone();
         drop(inner);
         Ok(log.get(rev)?)
+    }
+
+    /// The key that changed at a revision, `None` when compaction has let go of it. Walks the index: for what is rare.
+    pub fn key_of(&self, rev: Revision) -> Option<Bytes> {
+        let mut low = Vec::new();
+        loop {
+            match self.shared.inner.read().index.key_of(rev, &low, CHUNK) {
+                Ok(key) => return Some(key.into()),
+                Err(next) => low = next?,
+            }
+        }
     }
 
     /// The encoded `KeyValue` of a key as it stood just before `mod_revision`: a watch event's `prev_kv`. `None` when it
@@ -274,26 +263,22 @@ impl ReadTxn {
     /// # Errors
     /// As [`Reader::range`].
     pub fn range(&self, range: &KeyRange, options: &RangeOptions) -> Result<RangeResult, RangeError> {
+        let KeyRange::Single(key) = range else {
+            let mut slices = RangeSlices::new(range, options);
+            loop {
+                if let Some(result) = turn(&self.shared, &self.capture, &mut slices)? {
+                    return Ok(result);
+                }
+            }
+        };
         let revision = self.capture.current;
         let at = resolve(options.revision, revision, self.capture.compact)?;
         let mut collector = Collector::new(options);
-        let count = if let KeyRange::Single(key) = range {
-            let found = self.held()?.index().get(key, at);
-            if let Some(found) = found.filter(|_| !options.count_only) {
-                collector.add(key, found, |_| None);
-            }
-            u64::from(found.is_some())
-        } else {
-            let (low, high) = bounds(range);
-            let count = self.held()?.index().count(&low, high.as_deref(), at);
-            let mut next = Some(low).filter(|_| !options.count_only);
-            while let Some(low) = next {
-                let held = self.held()?;
-                next = collector.gather(held.index(), &low, high.as_deref(), at, CHUNK, |_| None);
-            }
-            count
-        };
-        collector.finish(count, revision, |rev| self.payload(rev))
+        let found = self.held()?.index().get(key, at);
+        if let Some(found) = found.filter(|_| !options.count_only) {
+            collector.add(key, found, |_| None);
+        }
+        collector.finish(u64::from(found.is_some()), revision, |rev| self.payload(rev))
     }
 
     /// As [`crate::Txn::for_each_meta`], at the revision of this moment. No lock is held while `visit` runs.

@@ -194,6 +194,14 @@ impl State {
         }
     }
 
+    /// Whether this key changed at `rev`.
+    pub(crate) fn holds(&self, rev: Revision) -> bool {
+        match self {
+            Self::Few { last, prev, .. } => last.rev() == rev || prev.is_some_and(|prev| prev.rev() == rev),
+            Self::Many(many) => many.slots.binary_search_by_key(&rev, |slot| slot.rev()).is_ok(),
+        }
+    }
+
     /// Adds a put of this store's own; it must come after every revision the key has.
     pub(crate) fn put(&mut self, slot: Slot) -> Found {
         let (create, version) = match self.at(i64::MAX) {

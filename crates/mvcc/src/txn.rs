@@ -125,6 +125,7 @@ impl<'s> Txn<'s> {
             compact: self.inner.compact,
             pending: |rev| self.inner.pending(rev),
             read: |rev| self.payload(rev),
+            index_only: false,
         };
         read.step(&source, budget)
     }

@@ -8,7 +8,7 @@ use dolmen_bolt::MemorySource;
 use dolmen_env::SimDisk;
 use dolmen_mvcc::{
     CompactError, CompactionHash, KeyValueRef, RangeError, RangeOptions, ReadTxn, Reader, RestoreError, Restored,
-    SnapshotSource, SortTarget, Store, hash_all, restore_from,
+    SnapshotSource, SortOrder, SortTarget, Store, hash_all, restore_from,
 };
 use dolmen_revlog::Hint;
 use dolmen_types::{KeyRange, Revision};
@@ -267,5 +267,77 @@ fn what_is_pinned_outlives_an_installed_snapshot() {
         drop((read, backup));
         let found = reader.range(&all, &RangeOptions::default()).expect("healthy");
         assert_eq!((found.count, found.revision), (1, 3));
+    }
+}
+
+#[test]
+fn the_key_of_a_revision_is_found() {
+    let (mut store, _) = open(&SimDisk::new(1), small_options());
+    let mut txn = store.begin();
+    for n in 0..5000 {
+        txn.put(&Bytes::from(format!("key{n:05}")), b"1", 0);
+    }
+    txn.finish();
+    for _ in 0..3 {
+        put(&mut store, "key04321", "2");
+    }
+    let reader = store.reader();
+    assert_eq!(reader.key_of(Revision::new(2, 4999)).as_deref(), Some(&b"key04999"[..]));
+    for main in 3..6 {
+        assert_eq!(reader.key_of(Revision::new(main, 0)).as_deref(), Some(&b"key04321"[..]));
+    }
+    assert_eq!((reader.key_of(Revision::new(3, 1)), reader.key_of(Revision::new(9, 0))), (None, None));
+}
+
+#[test]
+fn a_read_in_turns_stays_at_its_revision_whatever_happens_in_between() {
+    const KEYS: usize = 10_000;
+    let (mut store, _) = open(&SimDisk::new(1), small_options());
+    let mut txn = store.begin();
+    for n in 0..KEYS {
+        txn.put(&Bytes::from(format!("key{n:05}")), &Bytes::from(format!("{:05}", n * 7919 % KEYS)), 0);
+    }
+    txn.finish();
+    store.commit(1, 1, Vec::new());
+    let all = KeyRange::From("key".into());
+    let sorted = RangeOptions { sort_target: SortTarget::Value, sort_order: SortOrder::Descend, ..Default::default() };
+    let filtered = RangeOptions { max_create_revision: 1, ..Default::default() };
+    let mut index = 1;
+    let mut commit = |store: &mut Store| {
+        index += 1;
+        store.commit(index, 1, Vec::new());
+    };
+    for (case, options) in [RangeOptions::default(), sorted, filtered].into_iter().enumerate() {
+        // What is asked is in the past, so nothing may be counted by the sums of the present.
+        let at = store.revision();
+        let options = RangeOptions { revision: at, ..options };
+        let reader = store.reader();
+        let expected = reader.range(&all, &options).expect("healthy");
+        let mut txn = store.begin();
+        for n in (case..KEYS).step_by(4) {
+            txn.put(&Bytes::from(format!("key{n:05}")), &Bytes::from_static(b"later"), 0);
+        }
+        txn.finish();
+        commit(&mut store);
+        let mut read = reader.begin(&all, &options).expect("healthy");
+        let mut turns = 0;
+        let result = loop {
+            if let Some(result) = read.turn().expect("healthy") {
+                break result;
+            }
+            turns += 1;
+            if turns == 2 {
+                store.compact(store.revision()).expect("a revision to come");
+                while store.compact_step(1000) {}
+                put(&mut store, "key00000x", "new");
+                commit(&mut store);
+            }
+        };
+        assert_eq!(result.count, (KEYS + case.min(1)) as i64, "case {case}");
+        assert_eq!((result.kvs == expected.kvs, result.more), (true, expected.more), "case {case}");
+        assert!(turns > 4, "case {case}: {turns} turns");
+        // Compaction has moved on; the next case begins above it.
+        put(&mut store, "key00000x", "again");
+        commit(&mut store);
     }
 }
