@@ -5,11 +5,13 @@
 //!   operating system; [`SimDisk`] keeps synced and unsynced bytes apart, loses power in every shape a real disk does,
 //!   and fails on demand.
 //! * [`Mono`]: a monotonic instant in nanoseconds, handed into the core by whoever drives it. The core never asks.
+//! * [`fault`]: what the process says when a mapped file breaks under it.
 //! * [`Memory`]: how a thread tells the allocator that it rests.
 //! * [`Rng`]: a small seeded generator; the driver seeds it from the operating system, the simulator from its seed.
 
 mod clock;
 mod disk;
+pub mod fault;
 mod memory;
 mod real;
 mod rng;

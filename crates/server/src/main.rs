@@ -96,6 +96,8 @@ fn server(arguments: Vec<String>) -> ExitCode {
     for (flag, why) in values.without_effect() {
         tracing::info!(flag, why, "flag has no effect");
     }
+    // Segments are read through mappings; see docs/adr/0001-mmap-sealed-segments.md.
+    dolmen_env::fault::end_with_words(failure::EXIT_DATA);
     match Config::new(&values) {
         Ok(config) => serve::run(config),
         Err(error) => {
