@@ -16,6 +16,8 @@ mod parts;
 mod results;
 mod tools;
 
+pub use lean::build as build_load;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -7,6 +7,7 @@
 mod founding;
 mod idlers;
 mod memory;
+mod reads;
 mod restored;
 mod wiped;
 
@@ -28,8 +29,15 @@ pub struct Trial {
     pub run: fn(&World) -> Result<String>,
 }
 
-const TRIALS: &[Trial] =
-    &[founding::TRIAL, idlers::TRIAL, memory::TRIAL, restored::TRIAL, wiped::BESIDE_DOLMEN, wiped::BESIDE_GO];
+const TRIALS: &[Trial] = &[
+    founding::TRIAL,
+    idlers::TRIAL,
+    memory::TRIAL,
+    reads::TRIAL,
+    restored::TRIAL,
+    wiped::BESIDE_DOLMEN,
+    wiped::BESIDE_GO,
+];
 
 /// Where a trial happens.
 pub struct World {

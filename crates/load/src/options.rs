@@ -23,6 +23,7 @@ flags:
   --keys N          how many different keys (1000; for put, --total)
   --value-size N    bytes of a value (256)
   --serializable    get and range: of the member asked, without a round to the others
+  --sorted          range: by value, highest first
   --patience N      seconds after which a run that hangs is given up (600)
 ";
 
@@ -61,6 +62,7 @@ pub struct Options {
     pub keys: u64,
     pub value_bytes: usize,
     pub serializable: bool,
+    pub sorted: bool,
     pub patience: Duration,
 }
 
@@ -84,6 +86,7 @@ impl Options {
             keys: 0,
             value_bytes: 256,
             serializable: false,
+            sorted: false,
             patience: Duration::from_secs(600),
         };
         while let Some(flag) = arguments.next() {
@@ -106,6 +109,7 @@ impl Options {
                 "--keys" => options.keys = number(name, value()?)?,
                 "--value-size" => options.value_bytes = number(name, value()?)?,
                 "--serializable" => options.serializable = true,
+                "--sorted" => options.sorted = true,
                 "--patience" => options.patience = Duration::from_secs(number(name, value()?)?),
                 other => return Err(format!("unknown flag {other}\n\n{USAGE}")),
             }

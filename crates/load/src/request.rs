@@ -2,6 +2,7 @@
 //! making the next request is a copy and a few digits.
 
 use bytes::{Bytes, BytesMut};
+use dolmen_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use dolmen_proto::etcdserverpb::{self as pb, compare, request_op};
 use prost::Message;
 
@@ -93,8 +94,17 @@ pub fn get(serializable: bool) -> Template {
 }
 
 /// Keys 0 to `keys - 1`.
-pub fn range(keys: u64, serializable: bool) -> Template {
-    Template::new(&pb::RangeRequest { key: key(0), range_end: key(keys), serializable, ..Default::default() })
+pub fn range(keys: u64, serializable: bool, sorted: bool) -> Template {
+    let (sort_order, sort_target) =
+        if sorted { (SortOrder::Descend as i32, SortTarget::Value as i32) } else { Default::default() };
+    Template::new(&pb::RangeRequest {
+        key: key(0),
+        range_end: key(keys),
+        serializable,
+        sort_order,
+        sort_target,
+        ..Default::default()
+    })
 }
 
 /// Puts a key when its version is 0 or more, which it is: what a comparison costs, without a branch that fails.
@@ -149,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_range_covers_its_keys_only() {
-        let bytes = range(1_000, true).with(0);
+        let bytes = range(1_000, true, false).with(0);
         let range = pb::RangeRequest::decode(&bytes[grpc::PREFIX..]).expect("a range");
         assert!(range.serializable && range.key == key(0) && range.range_end == key(1_000));
         assert!(key(999) < key(1_000));

@@ -45,7 +45,7 @@ impl Plan {
             }
             Workload::Range => Self {
                 least: (KEY_BYTES + size) * options.keys as usize,
-                ..put("/etcdserverpb.KV/Range", request::range(options.keys, options.serializable))
+                ..put("/etcdserverpb.KV/Range", request::range(options.keys, options.serializable, options.sorted))
             },
             Workload::Txn => put("/etcdserverpb.KV/Txn", request::txn(size)),
             Workload::Fill => Self {

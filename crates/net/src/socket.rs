@@ -240,6 +240,20 @@ pub enum Stream {
     Unix(UnixStream),
 }
 
+impl Stream {
+    /// Takes it out of its runtime, for another to adopt. `remote`: as [`Accepted::remote`] said.
+    ///
+    /// # Errors
+    /// The socket is broken already.
+    pub fn leave(self, remote: Option<SocketAddr>) -> io::Result<Accepted> {
+        let socket = match self {
+            Stream::Tcp(stream) => Socket::Tcp(stream.into_std()?),
+            Stream::Unix(stream) => Socket::Unix(stream.into_std()?),
+        };
+        Ok(Accepted { socket, remote })
+    }
+}
+
 macro_rules! each {
     ($self:ident, $stream:ident => $call:expr) => {
         match $self.get_mut() {
