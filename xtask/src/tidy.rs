@@ -3,6 +3,7 @@
 //! * Arrows: a crate depends on no crate that [`CRATES`] does not allow it.
 //! * The core stays synchronous: no runtime, no clock, no file system but through `env`.
 //! * No unsafe code in the core outside `env`; no leftovers; no line too wide; no path of somebody's machine.
+//! * A metric is written by somebody, and a flag read.
 //! * Living documents: every call and flag is in docs/compat.md, every crate in ARCHITECTURE.md, and each file these name exists.
 
 use std::collections::BTreeMap;
@@ -123,6 +124,7 @@ pub fn run(arguments: &[String]) -> Result {
     let mut files = Vec::new();
     walk(&root, &mut files);
     files.sort();
+    faults.extend(unused(&root, &files)?);
     for path in &files {
         let relative = path.strip_prefix(&root).unwrap_or(path);
         let Ok(text) = std::fs::read_to_string(path) else { continue };
@@ -231,7 +233,11 @@ fn documents(root: &Path) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     let compat = run::read(&root.join("docs/compat.md"))?;
     let methods = run::read(&root.join("crates/api/src/methods.rs"))?;
-    for name in methods.lines().filter_map(method) {
+    let methods: Vec<&str> = methods.lines().filter_map(method).collect();
+    if methods.is_empty() {
+        faults.push("crates/api/src/methods.rs: its table has another form than xtask/src/tidy.rs reads".into());
+    }
+    for name in methods {
         if !compat.contains(&format!("`{name}`")) {
             faults.push(format!("docs/compat.md: call {name} is missing"));
         }
@@ -258,10 +264,12 @@ fn documents(root: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// `Range = Unary "etcdserverpb.KV" "Range";`
+/// `Range "Range" = hot kv::range, Keys, ["/v3/kv/range"];`
 fn method(line: &str) -> Option<&str> {
-    let (_, rest) = line.trim().strip_suffix("\";")?.split_once(" = ")?;
-    rest.rsplit_once('"').map(|(_, name)| name)
+    let (head, rest) = line.trim().split_once(" = ")?;
+    let (_, name) = head.strip_suffix('"')?.split_once(" \"")?;
+    let form = rest.split(' ').next()?;
+    ["hot", "rare", "answers", "talks"].contains(&form).then_some(name)
 }
 
 /// The first string of each entry of the table.
@@ -279,6 +287,73 @@ fn flag_names(table: &str) -> Vec<&str> {
         }
     }
     names
+}
+
+// ---- metrics and flags ----
+
+/// Kinds of fields that count something.
+const METRICS: &[&str] = &["Counter", "Gauge", "Histogram", "RequestHistogram", "RangeHistogram"];
+
+/// Metrics that nothing writes, and flags that nothing reads.
+fn unused(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
+    let sources: Vec<(String, String)> = files
+        .iter()
+        .filter(|path| path.extension().is_some_and(|end| end == "rs"))
+        .filter_map(|path| {
+            let relative = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+            let text = relative.starts_with("crates/").then(|| std::fs::read_to_string(path).ok())??;
+            // What only tests do does not count.
+            Some((relative, text.split("#[cfg(test)]").next().unwrap_or_default().to_owned()))
+        })
+        .filter(|(path, _)| path.contains("/src/"))
+        .collect();
+    let mut faults = Vec::new();
+    for (path, text) in &sources {
+        for field in text.lines().filter_map(metric) {
+            if !sources.iter().any(|(_, text)| is_written(field, text)) {
+                faults.push(format!("{path}: nothing writes the metric {field}"));
+            }
+        }
+    }
+    let table = run::read(&root.join("crates/server/src/flags.rs"))?;
+    for name in table.lines().filter_map(|line| line.trim().strip_prefix("flag(\"")?.split('"').next()) {
+        let read = format!("\"{name}\"");
+        let readers = |(path, text): &&(String, String)| {
+            path.starts_with("crates/server/src/") && !path.ends_with("/flags.rs") && text.contains(&read)
+        };
+        if !sources.iter().any(|one| readers(&one)) {
+            faults.push(format!("crates/server/src/flags.rs: nothing reads --{name}; it is no_effect, or later"));
+        }
+    }
+    Ok(faults)
+}
+
+/// The field of a struct, or the row of the node's table, that is a metric: `pub puts: Counter,`
+fn metric(line: &str) -> Option<&str> {
+    let line = line.trim();
+    let (name, kind) = line.strip_prefix("pub ").unwrap_or(line).split_once(": ")?;
+    let field = name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let kind = kind.trim_start_matches('[').split(|c: char| !c.is_ascii_alphanumeric()).next()?;
+    let shape = line.ends_with(',') && line.starts_with("pub ") || line.contains(" = ");
+    (field && shape && METRICS.contains(&kind)).then_some(name)
+}
+
+/// `puts.add(1)`, `puts.set(1)`, `puts.observe(1)`, or one of several: `requests[kind].observe(1)`.
+fn is_written(field: &str, text: &str) -> bool {
+    text.match_indices(&format!(".{field}")).any(|(at, found)| {
+        let mut rest = &text[at + found.len()..];
+        while let Some(inside) = rest.strip_prefix('[') {
+            // Brackets inside an index are whole.
+            let mut depth = 1;
+            let end = inside.find(|c| {
+                depth += i32::from(c == '[') - i32::from(c == ']');
+                depth == 0
+            });
+            let Some(end) = end else { return false };
+            rest = &inside[end + 1..];
+        }
+        [".add(", ".set(", ".observe("].iter().any(|call| rest.starts_with(call))
+    })
 }
 
 // ---- sources ----
@@ -368,10 +443,28 @@ mod tests {
 
     #[test]
     fn tables_of_names_are_read() {
-        assert_eq!(method(r#"    HashKv = Unary "etcdserverpb.Maintenance" "HashKV";"#), Some("HashKV"));
+        let row = r#"    HashKv "HashKV" = rare maintenance::hash_kv, Root, ["/v3/maintenance/hashkv"];"#;
+        assert_eq!(method(row), Some("HashKV"));
         assert_eq!(method("    let a = b;"), None);
         let table = "flag(\"a\", Kind::Text, \"x\"),\n    later(\n        \"b-c\",\n        Kind::Text,\n    ),\n ignored(\"v\"),";
         assert_eq!(flag_names(table), ["a", "b-c", "v"]);
+    }
+
+    #[test]
+    fn metrics_and_their_writers_are_found() {
+        assert_eq!(metric("    pub puts: Counter,"), Some("puts"));
+        assert_eq!(metric("    pub requests: [[RequestHistogram; 2]; RequestType::ALL.len()],"), Some("requests"));
+        assert_eq!(metric("    apply: Histogram = Histogram::new(MILLI, 2), counter \"x\""), Some("apply"));
+        assert_eq!(metric("    let puts: Counter = x;"), None);
+        for (text, written) in [
+            ("self.metrics.puts.add(1)", true),
+            ("stats.puts[kind[0]][usize::from(ok)].observe(x)", true),
+            ("stats.puts.get()", false),
+            ("outputs.add(1)", false),
+            ("stats.puts_total.add(1)", false),
+        ] {
+            assert_eq!(is_written("puts", text), written, "{text}");
+        }
     }
 
     #[test]

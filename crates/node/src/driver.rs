@@ -28,6 +28,8 @@ pub const NOTE_NANOS: u64 = 1_000_000_000;
 pub const RELEASED_SEGMENTS: usize = 1;
 /// For how long nobody was served before a thread on the way of a request gives memory back: that may take 20 ms.
 const QUIET: Duration = Duration::from_secs(1);
+/// Applying that takes longer is counted as slow; etcd's default.
+const SLOW_APPLY_NANOS: u64 = 100_000_000;
 /// How long the store, or the reader of history, has nothing to do before its thread rests.
 const STORE_IDLE: Duration = Duration::from_millis(300);
 
@@ -175,7 +177,13 @@ impl Driver {
             if let Ok(failure) = self.failures.try_recv() {
                 return Err(failure);
             }
-            let effects = self.node.advance(RealClock::mono());
+            let (begin, applied) = (RealClock::mono(), self.shared.applied());
+            let effects = self.node.advance(begin);
+            if self.shared.applied() != applied {
+                let took = RealClock::mono().since(begin);
+                self.shared.metrics.apply.observe(took);
+                self.shared.metrics.slow_applies.add(u64::from(took > SLOW_APPLY_NANOS));
+            }
             let busy = effects.busy;
             let wake_at = effects.wake_at.map_or(next_tick, |at| at.min(next_tick));
             if busy || !effects.wal.is_empty() || !effects.replies.is_empty() {
@@ -296,6 +304,8 @@ fn write_ahead(
         let begin = RealClock::mono();
         append_all(&mut wal, &jobs)?;
         let written = RealClock::mono();
+        let bytes: usize = jobs.iter().flat_map(|job| &job.entries).map(|entry| entry.data.len()).sum();
+        shared.metrics.wal_bytes.add(bytes as u64);
         shared.metrics.wal_write.observe(written.since(begin));
         if jobs.iter().any(|job| job.must_sync) {
             wal.sync()?;

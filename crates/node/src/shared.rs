@@ -109,6 +109,10 @@ impl Shared {
         Some(ttl)
     }
 
+    pub(crate) fn applied(&self) -> Index {
+        self.applied.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn set_status(
         &self,
         leader: Option<MemberId>,

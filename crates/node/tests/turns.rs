@@ -553,10 +553,13 @@ fn renewals_beside_the_loop_end_with_certainty() {
     group.lose = Box::new(|_| true);
     group.tick(&[leader]);
     assert_eq!(renew(&group, leader, 0), None, "it was paused, and no quorum has said that it leads");
+    let asked = group.submit(leader, Request::LeaseTimeToLive { id: 42, keys: true });
+    assert!(!group.replies.contains_key(&asked), "what it knows of a lease may be old as well");
     group.lose = Box::new(|_| false);
     for _ in 0..3 {
         group.tick(&[1, 2, 3]);
     }
+    assert!(matches!(group.replies.get(&asked), Some(Reply::LeaseTimeToLive(Ok(_)))));
     assert_eq!(renew(&group, leader, 0), Some(60));
 
     // Asked to stop, it renews nothing; neither does one that was replaced.

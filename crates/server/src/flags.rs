@@ -57,20 +57,21 @@ const fn ignored(name: &'static str) -> Flag {
 }
 
 const NO_BBOLT: &str = "the store is not bbolt";
+const NO_USERS: &str = "authentication is not supported yet";
 const NO_PAUSE: &str = "reclaim works beside requests";
 
 /// All flags, by name.
 pub const FLAGS: &[Flag] = &[
     flag("advertise-client-urls", Kind::Urls, "http://localhost:2379"),
     later("auth-token", Kind::Text, "simple"),
-    flag("auth-token-ttl", Kind::Uint, "300"),
+    no_effect("auth-token-ttl", Kind::Uint, "300", NO_USERS),
     later("auto-compaction-mode", Kind::Text, "periodic"),
     later("auto-compaction-retention", Kind::Text, "0"),
     flag("auto-tls", Kind::Bool, "false"),
     no_effect("backend-batch-interval", Kind::Duration, "0s", NO_BBOLT),
     no_effect("backend-batch-limit", Kind::Int, "0", NO_BBOLT),
     no_effect("backend-bbolt-freelist-type", Kind::Text, "", NO_BBOLT),
-    flag("bcrypt-cost", Kind::Uint, "10"),
+    no_effect("bcrypt-cost", Kind::Uint, "10", NO_USERS),
     no_effect("bootstrap-defrag-threshold-megabytes", Kind::Uint, "0", NO_PAUSE),
     flag("cert-file", Kind::Text, ""),
     flag("cipher-suites", Kind::Text, ""),
@@ -115,7 +116,7 @@ pub const FLAGS: &[Flag] = &[
     flag("feature-gates", Kind::Text, ""),
     later("force-new-cluster", Kind::Bool, "false"),
     flag("grpc-keepalive-interval", Kind::Duration, "2h0m0s"),
-    flag("grpc-keepalive-min-time", Kind::Duration, "5s"),
+    no_effect("grpc-keepalive-min-time", Kind::Duration, "5s", "pings are answered, never punished"),
     flag("grpc-keepalive-timeout", Kind::Duration, "20s"),
     flag("heartbeat-interval", Kind::Uint, "100"),
     flag("host-whitelist", Kind::Text, "*"),
@@ -140,7 +141,8 @@ pub const FLAGS: &[Flag] = &[
     ),
     flag("logger", Kind::Text, "zap"),
     flag("max-concurrent-streams", Kind::Uint, "4294967295"),
-    flag("max-learners", Kind::Int, "1"),
+    flag("max-in-flight-bytes", Kind::Uint, "0"),
+    no_effect("max-learners", Kind::Int, "1", "membership changes are not supported yet"),
     flag("max-request-bytes", Kind::Uint, "1572864"),
     no_effect("max-snapshots", Kind::Uint, "5", "received snapshots are removed once installed"),
     flag("max-txn-ops", Kind::Uint, "128"),

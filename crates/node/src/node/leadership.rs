@@ -111,6 +111,10 @@ impl Leadership {
     /// A tick came.
     pub(super) fn ticked(&mut self, cx: &Context, leads: bool) {
         let late = cx.now.since(self.last_tick) > MISSED_TICKS * cx.config.tick_nanos;
+        if leads && cx.now.since(self.last_tick) > 2 * cx.config.tick_nanos {
+            // What goes out with this tick should have gone with the one before.
+            cx.shared.metrics.late_heartbeats.add(1);
+        }
         // Only a quorum's word clears the doubt (see `Confirm::Doubt`); where nobody else votes there is none.
         self.was_paused = late || (self.was_paused && leads);
         self.last_tick = cx.now;

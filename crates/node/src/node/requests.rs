@@ -37,8 +37,9 @@ impl Node {
             Request::LeaseRenew { id } => self.renew(id, completion, since),
             Request::LeaseTimeToLive { id, keys } => {
                 let lessor = self.machine.lessor();
-                if self.leads() && (!lessor.is_primary() || !lessor.contains(id)) {
-                    // As with renewals: this leader may not know of it yet.
+                let unsure = self.leadership.in_doubt() || !lessor.is_primary() || !lessor.contains(id);
+                if self.leads() && unsure {
+                    // As with renewals: this leader may not know of it yet, or lead no more.
                     self.reads.push(Confirm::TimeToLive(completion, id, keys), since);
                 } else {
                     self.answer_time_to_live(id, keys, completion);
@@ -135,6 +136,7 @@ impl Node {
         }
         for waiting in self.reads.expired(deadline) {
             self.cx.shared.metrics.read_indexes_failed.add(1);
+            self.cx.shared.metrics.slow_read_indexes.add(1);
             waiting.what.failed(&mut self.cx, RequestError::Timeout);
         }
     }
