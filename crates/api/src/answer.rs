@@ -3,13 +3,16 @@
 //! gRPC puts a prefix before a message, the JSON gateway will turn it into text; neither is a handler's affair. So that the
 //! prefix costs neither a copy nor a piece of its own, an answer is built behind a few bytes of room.
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use crate::body::Emitter;
+use crate::budget::Budget;
 use crate::frame::{PREFIX, prefix};
 use crate::stats::CallGuard;
-use crate::status::Code;
+use crate::status::{Code, Status};
 
 /// One encoded message.
 pub struct Answer {
@@ -68,21 +71,27 @@ impl Answer {
 pub struct Answers {
     emitter: Emitter,
     counted: CallGuard,
+    budget: Arc<Budget>,
 }
 
 impl Answers {
-    pub fn new(emitter: Emitter, counted: CallGuard) -> Self {
-        Self { emitter, counted }
+    pub fn new(emitter: Emitter, counted: CallGuard, budget: Arc<Budget>) -> Self {
+        Self { emitter, counted, budget }
     }
 
     /// Sends one message and waits until the stream can take more.
-    pub async fn send(&self, answer: Answer) {
-        self.counted.sent(1, (PREFIX + answer.len()) as u64);
-        let (head, rest) = answer.frame();
+    ///
+    /// # Errors
+    /// What is in flight holds too much already.
+    pub async fn send(&self, answer: Answer) -> Result<(), Status> {
+        let len = PREFIX + answer.len();
+        let (head, rest) = self.budget.keep(answer.frame())?;
+        self.counted.sent(1, len as u64);
         self.emitter.send(head).await;
         for piece in rest {
             self.emitter.send(piece).await;
         }
+        Ok(())
     }
 
     /// Sends bytes that are framed already; [`Answers::sent`] counts what they hold.

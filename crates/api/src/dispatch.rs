@@ -39,7 +39,8 @@ pub async fn call(local: Arc<Local>, transport: Arc<Transport>, head: Head, body
         }
     };
     drop(head);
-    let requests = MessageReader::new(body, call.local.config().max_message_bytes());
+    let budget = call.local.server.budget.clone();
+    let mut requests = MessageReader::new(body, call.local.config().max_message_bytes(), budget.hold());
     if method.info().is_stream() {
         return stream(call, requests, guard);
     }
@@ -52,11 +53,11 @@ pub async fn call(local: Arc<Local>, transport: Arc<Transport>, head: Head, body
         },
         Err(status) => Err(status),
     };
-    match result {
-        Ok(answer) => {
-            guard.sent(1, (frame::PREFIX + answer.len()) as u64);
+    match result.and_then(|answer| Ok((answer.len(), budget.keep(answer.frame())?))) {
+        Ok((len, pieces)) => {
+            guard.sent(1, (frame::PREFIX + len) as u64);
             guard.end(Code::Ok);
-            Response::new(ok_body(answer))
+            Response::new(ok_body(pieces))
         }
         Err(status) => {
             guard.end(status.code);
@@ -65,8 +66,7 @@ pub async fn call(local: Arc<Local>, transport: Arc<Transport>, head: Head, body
     }
 }
 
-fn ok_body(answer: Answer) -> Body {
-    let (head, mut pieces) = answer.frame();
+fn ok_body((head, mut pieces): (Bytes, Vec<Bytes>)) -> Body {
     if pieces.is_empty() {
         return Body::ok_one(head);
     }
@@ -114,7 +114,7 @@ fn unknown(path: &str) -> Status {
 /// Answers a streaming call: the work goes on inside the response's body.
 fn stream(call: Call, requests: MessageReader, guard: CallGuard) -> Response<Body> {
     Response::new(Body::stream(move |emitter| async move {
-        let answers = Answers::new(emitter, guard);
+        let answers = Answers::new(emitter, guard, call.local.server.budget.clone());
         let served = async {
             call.authorise().await?;
             Method::stream(&call, requests, &answers).await

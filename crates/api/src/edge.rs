@@ -1,10 +1,13 @@
 //! From listening sockets to requests: runtimes, accepting, protocols, draining.
 //!
 //! ```text
-//! listener ── accept ──┬─> runtime 0   one thread: its connections, its mailbox, its counters
-//!                      ├─> runtime 1
-//!                      └─> ...         handed out in turn, never moved afterwards
+//! listener ── accept ──┬─> runtime 0 ──┐   one thread: its connections, its mailbox, its counters
+//!                      ├─> runtime 1 ──┤
+//!                      └─> ...         │   handed out in turn
+//!  (metrics listeners) ───> the door <─┘   plain HTTP/1: probes, metrics; and it is the one that accepts
 //! ```
+//!
+//! Whether a member lives is thus asked of a thread that serves no requests.
 //!
 //! A runtime is tokio's single-threaded one: a request is taken up, waits for the node and is answered on the core that
 //! holds its connection. (A work-stealing runtime hands each stream's task between cores; that alone costs as much as the
@@ -27,16 +30,20 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::body::Body;
+use crate::budget::Budget;
 use crate::call::Transport;
 use crate::completion::Mailbox;
+use crate::damage::Damage;
 use crate::health::HealthStats;
+use crate::helpers::Helpers;
 use crate::http_mux::{self, Pages};
 use crate::http2;
 use crate::io::{Protocol, Rewind};
+use crate::maintenance::MAX_SNAPSHOTS;
 use crate::peer_http::PeerHttp;
 use crate::server::{Config, ExtraMetrics, LeaseForwarder, Local, Server};
 use crate::stats::Stats;
@@ -46,8 +53,10 @@ use crate::users::Logins;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Election timeouts without a leader after which streams that want one end.
 const MISSED_LEADERS: u32 = 3;
-/// Threads of a runtime for hashes, snapshots and the metrics page.
+/// Threads of a runtime for passwords.
 const BLOCKING_THREADS: usize = 8;
+/// Threads that put metrics pages together.
+const PAGE_THREADS: usize = 2;
 
 /// Runtimes to be: their mailboxes exist before the node does, as the node is given their letter boxes.
 pub struct Runtimes {
@@ -152,6 +161,7 @@ pub fn serve(runtimes: Runtimes, listeners: Vec<Listener>, options: Options) -> 
     let (stop, stopping) = watch::channel(false);
     let (lost, leader_lost) = watch::channel(0);
     let stats: Vec<Arc<Stats>> = runtimes.mailboxes.iter().map(|_| Arc::default()).collect();
+    let budget = Budget::new(options.config.max_in_flight_bytes);
     let server = Arc::new(Server {
         config: options.config,
         node: options.node,
@@ -160,6 +170,10 @@ pub fn serve(runtimes: Runtimes, listeners: Vec<Listener>, options: Options) -> 
         stats: stats.clone(),
         health: HealthStats::default(),
         extra_metrics: options.extra_metrics,
+        helpers: Helpers::start()?,
+        budget,
+        damage: Damage::default(),
+        snapshots: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
         leader_lost,
         stopping,
     });
@@ -169,50 +183,54 @@ pub fn serve(runtimes: Runtimes, listeners: Vec<Listener>, options: Options) -> 
         .zip(stats)
         .map(|(mailbox, stats)| Arc::new(Local { server: server.clone(), mailbox, stats }))
         .collect();
-    let peer = PeerHttp { local: locals.pop().expect("there is always the mailbox for others") };
+    let outside = locals.pop().expect("there is always the mailbox for others");
+    let peer = PeerHttp { local: outside.clone() };
 
-    let (listener_sender, mut new_listeners) = mpsc::unbounded_channel();
-    let mut senders = Vec::new();
+    let (to_door, arrivals) = mpsc::unbounded_channel();
     let mut threads = Vec::new();
-    let mut receivers = Vec::new();
-    for _ in &locals {
+    let mut senders = Vec::new();
+    for (index, local) in locals.into_iter().enumerate() {
         let (sender, receiver) = mpsc::unbounded_channel();
         senders.push(sender);
-        receivers.push(receiver);
-    }
-    let mut first = Some({
-        let (peer, server) = (peer.clone(), server.clone());
-        async move {
-            tokio::spawn(peer.local.mailbox.pump(server.node.clone()));
-            tokio::spawn(watch_leader(server.clone(), lost));
-            let mut next = 0;
-            while let Some(listener) = new_listeners.recv().await {
-                // Each listener begins with another runtime.
-                next += 1;
-                tokio::spawn(accept(server.clone(), listener, senders.clone(), next));
-            }
-        }
-    });
-    for (index, (local, arrivals)) in locals.into_iter().zip(receivers).enumerate() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
             .max_blocking_threads(BLOCKING_THREADS)
             .build()?;
-        let duties = if index == 0 { first.take() } else { None };
         let thread = std::thread::Builder::new().name(format!("edge-{index}"));
+        let door = to_door.clone();
         threads.push(thread.spawn(move || {
             runtime.block_on(async move {
-                if let Some(duties) = duties {
-                    tokio::spawn(duties);
-                }
                 tokio::spawn(give_back(options.memory));
-                run(local, arrivals).await;
+                run(local, receiver, Some(door)).await;
             });
-            // A blocking task may be in the middle of a long read; the process does not wait for it.
             runtime.shutdown_background();
         })?);
     }
+    let (listener_sender, mut new_listeners) = mpsc::unbounded_channel::<Listener>();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(PAGE_THREADS)
+        .build()?;
+    threads.push(std::thread::Builder::new().name("door".into()).spawn(move || {
+        runtime.block_on(async move {
+            tokio::spawn(give_back(options.memory));
+            tokio::spawn(watch_leader(server.clone(), lost));
+            tokio::spawn(async move {
+                let mut next = 0;
+                while let Some(listener) = new_listeners.recv().await {
+                    // Each listener begins with another runtime.
+                    next += 1;
+                    let to = if listener.mode == Mode::Metrics { vec![to_door.clone()] } else { senders.clone() };
+                    tokio::spawn(accept(server.clone(), listener, to, next));
+                }
+            });
+            run(outside, arrivals, None).await;
+        });
+        // A page may be in the middle of being put together; the process does not wait for it.
+        runtime.shutdown_background();
+    })?);
     let edge = Edge { stop, threads, listeners: listener_sender, peer };
     for listener in listeners {
         edge.listen(listener);
@@ -227,15 +245,20 @@ struct Served {
     tls: Option<ServerTls>,
 }
 
+/// Where connections are passed on to the door.
+type Door = mpsc::UnboundedSender<Arrival>;
+
 /// A connection on its way to a runtime.
 struct Arrival {
     accepted: Accepted,
+    /// What was read of it already.
+    ahead: Vec<u8>,
     served: Arc<Served>,
     seat: Seat,
 }
 
 /// One runtime: takes connections in until the stop, then waits for them to end.
-async fn run(local: Arc<Local>, mut arrivals: mpsc::UnboundedReceiver<Arrival>) {
+async fn run(local: Arc<Local>, mut arrivals: mpsc::UnboundedReceiver<Arrival>, door: Option<Door>) {
     tokio::spawn(local.mailbox.pump(local.server.node.clone()));
     let mut stopping = local.server.stopping.clone();
     let mut connections = JoinSet::new();
@@ -243,7 +266,7 @@ async fn run(local: Arc<Local>, mut arrivals: mpsc::UnboundedReceiver<Arrival>) 
         tokio::select! {
             arrival = arrivals.recv() => {
                 let Some(arrival) = arrival else { break };
-                connections.spawn(connection(local.clone(), arrival));
+                connections.spawn(connection(local.clone(), arrival, door.clone()));
             }
             Some(_) = connections.join_next() => {}
             _ = stopping.wait_for(|stopping| *stopping) => break,
@@ -290,7 +313,7 @@ async fn accept(
             accepted = socket.accept(&listener.room) => accepted,
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
-        let arrival = Arrival { accepted, served: served.clone(), seat };
+        let arrival = Arrival { accepted, ahead: Vec::new(), served: served.clone(), seat };
         if runtimes[next % runtimes.len()].send(arrival).is_err() {
             return;
         }
@@ -299,14 +322,18 @@ async fn accept(
 }
 
 /// Serves one connection to its end. How it ends is the client's affair: nothing is reported.
-async fn connection(local: Arc<Local>, arrival: Arrival) {
-    local.stats.connections.add(1);
-    let Arrival { accepted, served, seat } = arrival;
+///
+/// Plain HTTP/1 is passed on to the door, where probes and scrapers share a thread with no request (`None`: this is it).
+async fn connection(local: Arc<Local>, arrival: Arrival, door: Option<Door>) {
+    let Arrival { accepted, ahead, served, seat } = arrival;
+    if ahead.is_empty() {
+        local.stats.connections.add(1);
+    }
     let peer = accepted.remote();
     let stats = local.stats.clone();
     let mut stopping = local.server.stopping.clone();
     let established = async {
-        let mut stream = Rewind::new(accepted.adopt()?);
+        let mut stream = Rewind::ahead(accepted.adopt()?, ahead);
         let protocol = stream.sniff().await?;
         io::Result::Ok((stream, protocol))
     };
@@ -334,6 +361,14 @@ async fn connection(local: Arc<Local>, arrival: Arrival) {
                     if let Some(protocol) = protocol {
                         http(local, stream, protocol, served.mode, transport, &seat).await;
                     }
+                }
+            }
+            (Protocol::Http1, _) if served.plain && door.is_some() => {
+                let (socket, ahead) = stream.into_parts();
+                if let (Some(door), Ok(accepted)) = (door, socket.leave(peer)) {
+                    // The door counts its end; there is no door only when the server stops.
+                    let _stopped = door.send(Arrival { accepted, ahead, served, seat });
+                    return;
                 }
             }
             (Protocol::Http2 | Protocol::Http1, _) if served.plain => {

@@ -15,6 +15,7 @@ use http::{HeaderMap, Response};
 use prost::Message;
 
 use crate::body::{Body, RequestBody};
+use crate::budget::Hold;
 use crate::status::{Code, Status};
 
 /// Bytes before each message.
@@ -40,14 +41,16 @@ pub struct MessageReader {
     body: RequestBody,
     buf: BytesMut,
     max: usize,
+    /// What has come of a message, and what is done with it until the next one is asked for.
+    hold: Hold,
     /// Bytes taken from the body so far, prefixes included.
     received: u64,
 }
 
 impl MessageReader {
     /// `max`: bytes allowed in one message.
-    pub fn new(body: RequestBody, max: usize) -> Self {
-        Self { body, buf: BytesMut::new(), max, received: 0 }
+    pub fn new(body: RequestBody, max: usize, hold: Hold) -> Self {
+        Self { body, buf: BytesMut::new(), max, hold, received: 0 }
     }
 
     /// The next message; `None` when the caller has closed its side after a whole number of them.
@@ -64,8 +67,14 @@ impl MessageReader {
                 return Ok(Some(self.buf.split_to(len).freeze()));
             }
             match self.data().await {
-                Some(data) if self.buf.is_empty() => self.buf = data,
-                Some(data) => self.buf.extend_from_slice(&data),
+                Some(data) if self.buf.is_empty() => {
+                    self.hold.set(data.len())?;
+                    self.buf = data;
+                }
+                Some(data) => {
+                    self.hold.set(self.buf.len() + data.len())?;
+                    self.buf.extend_from_slice(&data);
+                }
                 None if self.buf.is_empty() => return Ok(None),
                 None => return Err(unexpected_eof()),
             }
@@ -76,7 +85,7 @@ impl MessageReader {
     ///
     /// # Errors
     /// As [`MessageReader::next`]; no message at all, or a second one.
-    pub async fn only(mut self) -> (Result<Bytes, Status>, u64) {
+    pub async fn only(&mut self) -> (Result<Bytes, Status>, u64) {
         let result = self.read_only_message().await;
         (result, self.received)
     }
@@ -234,6 +243,7 @@ mod tests {
 
     use super::*;
     use crate::body::Inbox;
+    use crate::budget::Budget;
 
     #[test]
     fn prefixes_are_believed_only_within_the_limit() {
@@ -288,7 +298,7 @@ mod tests {
         let bytes = b"\0\0\0\0\x01a\0\0\0\0\x02bc";
         for cut in 0..bytes.len() {
             let inbox = Arc::new(Inbox::default());
-            let mut reader = MessageReader::new(RequestBody::Coming(inbox.clone()), 10);
+            let mut reader = MessageReader::new(RequestBody::Coming(inbox.clone()), 10, Budget::new(0).hold());
             inbox.put(BytesMut::from(&bytes[..cut]), false);
             let mut seen = Vec::new();
             while let Poll::Ready(message) = poll(reader.next()) {
@@ -306,7 +316,7 @@ mod tests {
     #[test]
     fn an_announced_message_takes_the_room_of_what_has_come() {
         let inbox = Arc::new(Inbox::default());
-        let mut reader = MessageReader::new(RequestBody::Coming(inbox.clone()), 2 << 20);
+        let mut reader = MessageReader::new(RequestBody::Coming(inbox.clone()), 2 << 20, Budget::new(0).hold());
         inbox.put(BytesMut::from(&[0, 0, 0x20, 0, 0][..]), false);
         assert!(poll(reader.next()).is_pending());
         inbox.put(BytesMut::from(&[7; 100][..]), false);

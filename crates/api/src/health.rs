@@ -39,7 +39,7 @@ pub async fn check(_: &Call, message: Bytes) -> Result<Answer, Status> {
 pub async fn watch(_: &Call, message: Bytes, answers: &Answers) -> Result<(), Status> {
     let request: HealthCheckRequest = decode(message)?;
     let status = serving_status(&request.service) as i32;
-    answers.send(Answer::new(&HealthCheckResponse { status })).await;
+    answers.send(Answer::new(&HealthCheckResponse { status })).await?;
     std::future::pending().await
 }
 
@@ -160,10 +160,7 @@ async fn run(local: &Local, check: Check) -> Result<(), String> {
 async fn read(local: &Local, serializable: bool, deadline: Deadline) -> Result<(), String> {
     // The empty key, which no client may ask for and no store holds.
     let request = RangeRequest { limit: 1, keys_only: true, serializable, ..Default::default() };
-    match kv::read_range(local, &request, deadline).await {
-        Ok(_) => Ok(()),
-        Err(status) => Err(status.message.into_owned()),
-    }
+    kv::read_range(local, &request, deadline).await.map(drop).map_err(|status| status.message.into_owned())
 }
 
 /// `/health`: `None` when well, or the reason why not.
@@ -189,6 +186,9 @@ async fn reason(local: &Local, excluded: &BTreeSet<String>, serializable: bool) 
             Ok(AlarmType::Corrupt) => "ALARM CORRUPT".into(),
             _ => "ALARM UNKNOWN".into(),
         });
+    }
+    if let Some(damage) = local.server.damage.reason(&local.node().reader()) {
+        return Some(damage);
     }
     if !serializable && local.node().status().leader == 0 {
         return Some("RAFT NO LEADER".into());

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::body::Body;
 use crate::health::{self, Check, Probe};
 use crate::server::Local;
-use crate::{methods, prometheus};
+use crate::{methods, prometheus, status};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -103,10 +103,10 @@ async fn probe_page(local: &Local, probe: Probe, check: Option<Check>, query: &Q
 
 async fn metrics_page(local: &Arc<Local>) -> Response<Body> {
     let server = local.server.clone();
-    // Reading /proc and adding up counters takes a while: not on a thread that serves requests.
-    match local.blocking(move || prometheus::render(&server)).await {
+    // Reading /proc and adding up counters takes a while: not on a thread that serves requests or probes.
+    match tokio::task::spawn_blocking(move || prometheus::render(&server)).await {
         Ok(text) => page(HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"), text),
-        Err(status) => error(StatusCode::SERVICE_UNAVAILABLE, &status.message),
+        Err(_) => error(StatusCode::SERVICE_UNAVAILABLE, &status::STOPPED.message),
     }
 }
 

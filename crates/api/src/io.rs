@@ -47,7 +47,17 @@ pub struct Rewind<S> {
 
 impl<S> Rewind<S> {
     pub fn new(inner: S) -> Self {
-        Self { inner, ahead: Vec::new(), at: 0 }
+        Self::ahead(inner, Vec::new())
+    }
+
+    /// A stream whose first bytes were read from it before.
+    pub fn ahead(inner: S, ahead: Vec<u8>) -> Self {
+        Self { inner, ahead, at: 0 }
+    }
+
+    /// Undoes [`Rewind::ahead`], before anything was read but by [`Rewind::sniff`].
+    pub fn into_parts(self) -> (S, Vec<u8>) {
+        (self.inner, self.ahead)
     }
 }
 

@@ -1,11 +1,15 @@
 //! KV: ranges are read here, everything that changes something goes through the log.
 
+use std::ops::ControlFlow;
+use std::time::Duration;
+
 use bytes::Bytes;
 use dolmen_auth::NoKeys;
 use dolmen_machine::txn::{self, ReadError, range_options};
-use dolmen_mvcc::{RangeError, RangeOptions, RangeResult, Reader, key_of};
+use dolmen_mvcc::{RangeError, RangeOptions, RangeRead, RangeResult, ReadTxn, key_of};
 use dolmen_proto::etcdserverpb::alarm_request::AlarmAction;
-use dolmen_proto::etcdserverpb::{AlarmRequest, AlarmType, RangeRequest, TxnRequest, TxnResponse};
+use dolmen_proto::etcdserverpb::request_op::Request as Op;
+use dolmen_proto::etcdserverpb::{AlarmRequest, AlarmType, RangeRequest, ResponseHeader, TxnRequest};
 use dolmen_types::KeyRange;
 use prost::Message;
 use tokio::time::Instant;
@@ -18,11 +22,13 @@ use crate::maintenance::DEFAULT_QUOTA_BYTES;
 use crate::propose::{Logged, agree};
 use crate::server::{Deadline, Local};
 use crate::stats::{RequestType, Timed};
-use crate::status::{self, Code, Status};
+use crate::status::{self, Status};
 use crate::validate;
 
-/// Keys read before other requests of the runtime get a turn.
-const PAGE: i64 = 1000;
+/// How long a range may be read on the thread of its runtime, where others wait for their turn.
+const TURN: Duration = Duration::from_millis(1);
+/// Keys that a transaction may look at there.
+const SMALL_TXN: i64 = 256;
 /// Keys in the first message of a stream.
 const FIRST_STREAM_CHUNK: i64 = 10;
 
@@ -38,74 +44,99 @@ pub async fn range(call: &Call, message: Bytes) -> Result<Answer, Status> {
     let timed = Timed::start(&local.stats, RequestType::Range);
     let result = permitted_range(call, &request).await;
     timed.end(&result);
-    let result = result?;
-    let header = Some(local.header(result.revision));
-    Ok(RangeBody { header, kvs: &result.kvs, more: result.more, count: result.count }.answer())
+    result
 }
 
-async fn permitted_range(call: &Call, request: &RangeRequest) -> Result<RangeResult, Status> {
+async fn permitted_range(call: &Call, request: &RangeRequest) -> Result<Answer, Status> {
     if !request.serializable {
         call.local.read_index(call.deadline).await?;
     }
     let who = call.may_read(&request.key, &request.range_end).await?;
-    call.still(who.as_ref(), read(&call.local, request).await?)
+    let header = call.local.header_without_revision();
+    let answer = observed(&call.local, request, move |result| {
+        let header = Some(ResponseHeader { revision: result.revision, ..header });
+        RangeBody { header, kvs: &result.kvs, more: result.more, count: result.count }.answer()
+    });
+    call.still(who.as_ref(), answer.await?)
 }
 
 /// Reads after confirming, if the request asks for that, for the server itself: nobody's permission is asked.
+///
+/// # Errors
+/// A revision out of bounds, or no confirmation in time.
 pub async fn read_range(local: &Local, request: &RangeRequest, deadline: Deadline) -> Result<RangeResult, Status> {
     if !request.serializable {
         local.read_index(deadline).await?;
     }
-    read(local, request).await
+    observed(local, request, |result| result).await
 }
 
-async fn read(local: &Local, request: &RangeRequest) -> Result<RangeResult, Status> {
+/// Reads and times a range. `then` makes of the result what is wanted, on the thread that has read it.
+async fn observed<T: Send + 'static>(
+    local: &Local,
+    request: &RangeRequest,
+    then: impl FnOnce(RangeResult) -> T + Send + 'static,
+) -> Result<T, Status> {
     let since = Instant::now();
-    let result = range_in_pages(local, request).await;
-    local.stats.ranges[usize::from(result.is_ok())].observe(since.elapsed());
-    Ok(result?)
-}
-
-async fn range_in_pages(local: &Local, request: &RangeRequest) -> Result<RangeResult, RangeError> {
-    let reader = local.node().reader();
     let keys = KeyRange::parse(request.key.clone(), request.range_end.clone());
-    let options = range_options(request);
-    let pageable = !matches!(keys, KeyRange::Single(_))
-        && !request.count_only
-        && (request.limit <= 0 || request.limit > PAGE)
-        && validate::default_order(request)
-        && !validate::has_revision_filters(request);
-    if !pageable {
-        return reader.range(&keys, &options);
-    }
-    match pages(&reader, &keys, &options).await {
-        // Compaction went past the revision that the first page was read at; the request itself is fine.
-        Err(RangeError::Compacted) if request.revision <= 0 => reader.range(&keys, &options),
-        result => result,
-    }
+    let result = read(local, &keys, &range_options(request), then).await;
+    local.stats.ranges[usize::from(result.is_ok())].observe(since.elapsed());
+    result
 }
 
-/// Reads a long range a page at a time, all of it at the revision of the first page.
-async fn pages(reader: &Reader, keys: &KeyRange, options: &RangeOptions) -> Result<RangeResult, RangeError> {
-    let mut page = *options;
-    page.limit = PAGE;
-    let mut result = reader.range(keys, &page)?;
-    let wanted = if options.limit > 0 { options.limit.min(result.count) } else { result.count };
-    if page.revision <= 0 {
-        page.revision = result.revision;
+/// Reads a key here; of a range, what takes no longer than [`TURN`], and the rest on a helper.
+async fn read<T: Send + 'static>(
+    local: &Local,
+    keys: &KeyRange,
+    options: &RangeOptions,
+    then: impl FnOnce(RangeResult) -> T + Send + 'static,
+) -> Result<T, Status> {
+    let reader = local.node().reader();
+    if let KeyRange::Single(_) = keys {
+        return reader.range(keys, options).map(then).map_err(|error| local.read_failed(error));
     }
-    while (result.kvs.len() as i64) < wanted {
-        tokio::task::yield_now().await;
-        let Some(rest) = result.kvs.last().and_then(|kv| after(keys, kv)) else { break };
-        page.limit = PAGE.min(wanted - result.kvs.len() as i64);
-        let next = reader.range(&rest, &page)?;
-        if next.kvs.is_empty() {
+    in_turns(local, reader.begin(keys, options), then).await
+}
+
+async fn in_turns<T: Send + 'static>(
+    local: &Local,
+    begun: Result<RangeRead, RangeError>,
+    then: impl FnOnce(RangeResult) -> T + Send + 'static,
+) -> Result<T, Status> {
+    let failed = |error| local.read_failed(error);
+    let mut read = begun.map_err(failed)?;
+    let since = Instant::now();
+    loop {
+        if let Some(result) = read.turn().map_err(failed)? {
+            return Ok(then(result));
+        }
+        if since.elapsed() >= TURN {
             break;
         }
-        result.kvs.extend(next.kvs);
     }
-    result.more = wanted < result.count;
-    Ok(result)
+    let mut then = Some(then);
+    let mut hold = local.server.budget.hold();
+    let turn = move || {
+        let result = match (read.turn(), hold.set(read.held_bytes())) {
+            (Err(error), _) => Err(Failed::Read(error)),
+            (_, Err(status)) => Err(Failed::Refused(status)),
+            (Ok(Some(result)), _) => Ok(result),
+            (Ok(None), _) => return ControlFlow::Continue(()),
+        };
+        let then = then.take().expect("a read has one result");
+        ControlFlow::Break(result.map(then))
+    };
+    // Boxed, so that the future of a short read stays small.
+    Box::pin(local.server.helpers.in_turns(turn)).await?.map_err(|error| match error {
+        Failed::Read(error) => failed(error),
+        Failed::Refused(status) => status,
+    })
+}
+
+/// Why a read on a helper has no result.
+enum Failed {
+    Read(RangeError),
+    Refused(Status),
 }
 
 /// The part of `keys` above the key of `kv`.
@@ -139,10 +170,10 @@ pub async fn range_stream(call: &Call, message: Bytes, answers: &Answers) -> Res
     let mut keys = KeyRange::parse(request.key.clone(), request.range_end.clone());
     let mut options = range_options(&request);
     if request.count_only {
-        let result = reader.range(&keys, &options)?;
+        let result = in_turns(local, reader.begin(&keys, &options), |result| result).await?;
         let header = Some(local.header(result.revision));
         let body = RangeBody { header, kvs: &[], more: false, count: result.count };
-        answers.send(body.stream_answer()).await;
+        answers.send(body.stream_answer()).await?;
         return Ok(());
     }
     let limit = if request.limit > 0 { request.limit } else { i64::MAX };
@@ -151,8 +182,11 @@ pub async fn range_stream(call: &Call, message: Bytes, answers: &Answers) -> Res
     let mut header_revision = 0;
     let mut total = 0;
     loop {
-        let chunk = reader.range(&keys, &options)?;
-        if header_revision == 0 {
+        // Counted once: what is left of a range at an old revision would be walked through again for each message.
+        let first = header_revision == 0;
+        let read = if first { reader.begin(&keys, &options) } else { reader.begin_rest(&keys, &options) };
+        let chunk = in_turns(local, read, |result| result).await?;
+        if first {
             header_revision = chunk.revision;
             total = chunk.count;
             if options.revision <= 0 {
@@ -164,14 +198,14 @@ pub async fn range_stream(call: &Call, message: Bytes, answers: &Answers) -> Res
         let Some(rest) = rest.filter(|_| sent < limit) else {
             let header = Some(local.header(header_revision));
             let body = RangeBody { header, kvs: &chunk.kvs, more: chunk.more, count: total };
-            answers.send(body.stream_answer()).await;
+            answers.send(body.stream_answer()).await?;
             return Ok(());
         };
         let body = RangeBody { header: None, kvs: &chunk.kvs, more: false, count: 0 };
         options.limit = next_chunk(options.limit, body.encoded_len(), local.config().max_request_bytes);
         options.limit = options.limit.min(limit - sent);
         keys = rest;
-        answers.send(body.stream_answer()).await;
+        answers.send(body.stream_answer()).await?;
     }
 }
 
@@ -197,26 +231,56 @@ pub async fn txn(call: &Call, message: Bytes) -> Result<Answer, Status> {
         return agree::<TxnRequest>(call, &message).await;
     }
     let timed = Timed::start(&local.stats, RequestType::ReadonlyTxn);
-    let result = read_only_txn(call, &request).await;
+    let result = read_only_txn(call, request).await;
     timed.end(&result);
-    let mut response = result?;
-    local.fill(&mut response.header);
-    Ok(Answer::new(&response))
+    result
 }
 
-async fn read_only_txn(call: &Call, request: &TxnRequest) -> Result<TxnResponse, Status> {
+async fn read_only_txn(call: &Call, request: TxnRequest) -> Result<Answer, Status> {
     let local = &*call.local;
-    if !validate::is_serializable(request) {
+    if !validate::is_serializable(&request) {
         local.read_index(call.deadline).await?;
     }
     let who = call.identify().await?;
-    local.node().auth().check_txn(who.as_ref(), request, &NoKeys)?;
+    local.node().auth().check_txn(who.as_ref(), &request, &NoKeys)?;
+    let header = local.header_without_revision();
     // Everything at one revision, though writes go on: a transaction's compares and ranges must agree.
-    match txn::read_only(&local.node().reader().read(), request) {
-        Ok(response) => call.still(who.as_ref(), response),
+    let view = local.node().reader().read();
+    let small = is_small(&view, &request);
+    let work = move || {
+        let mut response = txn::read_only(&view, &request)?;
+        let revision = response.header.map_or(0, |header| header.revision);
+        response.header = Some(ResponseHeader { revision, ..header });
+        Ok(Answer::new(&response))
+    };
+    match if small { work() } else { Box::pin(local.server.helpers.whole(work)).await? } {
+        Ok(answer) => call.still(who.as_ref(), answer),
         Err(ReadError::Outcome(error)) => Err(error.into()),
-        Err(error @ ReadError::Log(_)) => Err(Status::owned(Code::Unknown, error.to_string())),
+        Err(ReadError::Log(error)) => Err(local.read_failed(error)),
     }
+}
+
+/// Whether all that a transaction may look at is so little that it can be read at once.
+fn is_small(view: &ReadTxn, request: &TxnRequest) -> bool {
+    let compares = request.compare.iter().map(|compare| (&compare.key, &compare.range_end, 0));
+    let ranges = request.success.iter().chain(&request.failure).filter_map(|op| match &op.request {
+        Some(Op::RequestRange(range)) => Some((&range.key, &range.range_end, range.revision)),
+        _ => None,
+    });
+    let mut left = SMALL_TXN;
+    compares.chain(ranges).all(|(key, range_end, revision)| {
+        let keys = KeyRange::parse(key.clone(), range_end.clone());
+        left -= match keys {
+            KeyRange::Single(_) => 1,
+            // Only the present is counted without walking through it.
+            _ if revision != 0 => return false,
+            _ => {
+                let options = RangeOptions { count_only: true, ..RangeOptions::default() };
+                view.range(&keys, &options).map_or(SMALL_TXN, |result| result.count)
+            }
+        };
+        left > 0
+    })
 }
 
 /// Refuses what would take the store over its quota, and raises the alarm that stops other writers. Costs of 0 pass.

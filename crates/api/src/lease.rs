@@ -189,7 +189,7 @@ pub async fn keep_alive(call: &Call, mut requests: MessageReader, answers: &Answ
         // Before the renewal: a revision told afterwards could be one at which the lease is gone already.
         let header = Some(local.header(0));
         let ttl = renew(local, request.id).await?;
-        answers.send(Answer::new(&LeaseKeepAliveResponse { header, id: request.id, ttl })).await;
+        answers.send(Answer::new(&LeaseKeepAliveResponse { header, id: request.id, ttl })).await?;
     }
     Ok(())
 }

@@ -10,6 +10,9 @@
 //!   methods    which handler serves which method, and who may call it
 //!   kv, lease, watch, maintenance, cluster, health      the services; propose, what of them goes through the log
 //!    validate     what a request must be           status    what failures are called
+//!    budget       what is in flight may hold so much
+//!    damage       what is said of records that cannot be read
+//!    helpers      what takes long is done there    pipe      what a client may be slow to take
 //!    completion   how answers come back            answer, encode, frame, body   how answers go out
 //!  http_mux   version, health, metrics             peer_http  what other members ask over HTTP
 //! ```
@@ -33,14 +36,17 @@
 
 mod answer;
 mod body;
+mod budget;
 mod call;
 mod cluster;
 mod completion;
+mod damage;
 mod dispatch;
 mod edge;
 mod encode;
 mod frame;
 mod health;
+mod helpers;
 mod http2;
 mod http_mux;
 mod identity;
@@ -50,6 +56,7 @@ mod lease;
 mod maintenance;
 mod methods;
 mod peer_http;
+mod pipe;
 pub mod prometheus;
 mod propose;
 mod server;

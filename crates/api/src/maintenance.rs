@@ -1,5 +1,6 @@
 //! Maintenance: status, alarms, hashes, snapshots, and moving the leader.
 
+use std::error::Error;
 use std::io::{self, Write};
 
 use bytes::{Bytes, BytesMut};
@@ -12,12 +13,14 @@ use dolmen_proto::etcdserverpb::{
     HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest, MoveLeaderResponse, SnapshotRequest,
     SnapshotResponse, StatusRequest, StatusResponse,
 };
+use dolmen_types::error_chain;
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
+use tokio::sync::oneshot;
 
 use crate::answer::{Answer, Answers};
 use crate::call::Call;
 use crate::frame::decode;
+use crate::pipe::{Maker, pipe};
 use crate::propose::agree;
 use crate::server::{Local, refusal, within};
 use crate::status::{self, Code, Status};
@@ -28,6 +31,8 @@ pub const DEFAULT_QUOTA_BYTES: i64 = 2 * 1024 * 1024 * 1024;
 const SNAPSHOT_CHUNK: usize = 32 * 1024;
 /// Messages of a snapshot made ahead of the connection.
 const SNAPSHOT_AHEAD: usize = 8;
+/// Snapshots sent at a time: each has a thread, and pins what it reads.
+pub const MAX_SNAPSHOTS: usize = 32;
 
 /// Bytes that the store occupies, history left out: what etcd calls the size of the database.
 pub fn db_size(sizes: &dolmen_revlog::Sizes) -> u64 {
@@ -136,9 +141,15 @@ pub async fn hash(call: &Call, message: Bytes) -> Result<Answer, Status> {
     let local = &*call.local;
     let revision = local.node().reader().revision();
     let source = snapshot_source(local).await?;
-    let hash = local.blocking(move || dolmen_mvcc::hash_all(&*source)).await?;
-    let hash = hash.map_err(|error| Status::owned(Code::Unknown, error.to_string()))?;
+    let hash = local.server.helpers.whole(move || dolmen_mvcc::hash_all(&*source)).await?;
+    let hash = hash.map_err(|error| source_failed(local, &error))?;
     Ok(Answer::new(&HashResponse { header: Some(local.header(revision)), hash }))
+}
+
+/// What a client is told when the store could not be read through to its end.
+fn source_failed(local: &Local, error: &(dyn Error + 'static)) -> Status {
+    let damage = local.server.damage.status_below(&local.node().reader(), error);
+    damage.unwrap_or_else(|| Status::owned(Code::Unknown, error_chain(error)))
 }
 
 /// A pinned view of everything.
@@ -153,7 +164,8 @@ async fn snapshot_source(local: &Local) -> Result<Box<dyn Source + Send>, Status
 /// A revision that is compacted or yet to come.
 pub async fn hash_kv(call: &Call, message: Bytes) -> Result<Answer, Status> {
     let request: HashKvRequest = decode(message)?;
-    let mut response = hash_at(&call.local, request.revision).await??;
+    let result = hash_at(&call.local, request.revision).await?;
+    let mut response = result.map_err(|error| call.local.read_failed(error))?;
     call.local.fill(&mut response.header);
     Ok(Answer::new(&response))
 }
@@ -164,7 +176,7 @@ pub async fn hash_kv(call: &Call, message: Bytes) -> Result<Answer, Status> {
 /// When the server stops; inside: a revision that is compacted or yet to come.
 pub async fn hash_at(local: &Local, revision: i64) -> Result<Result<HashKvResponse, RangeError>, Status> {
     let reader = local.node().reader();
-    let result = local.blocking(move || reader.hash_kv(revision)).await?;
+    let result = local.server.helpers.whole(move || reader.hash_kv(revision)).await?;
     Ok(result.map(|hash| HashKvResponse {
         header: Some(dolmen_proto::etcdserverpb::ResponseHeader { revision: hash.revision, ..Default::default() }),
         hash: hash.hash,
@@ -174,45 +186,65 @@ pub async fn hash_at(local: &Local, revision: i64) -> Result<Result<HashKvRespon
 }
 
 /// Streams the store as a bbolt file, and its SHA-256 last. The file is laid out and written on a thread of its own, a
-/// few messages ahead of the connection.
+/// few messages ahead of the connection. Such threads wait for their clients, so they are for snapshots alone; when there
+/// are [`MAX_SNAPSHOTS`], a further call waits until one ends, and one whose client takes nothing ends by itself.
 ///
 /// # Errors
-/// A store that cannot be read.
+/// A store that cannot be read; a client that takes nothing.
 pub async fn snapshot(call: &Call, message: Bytes, answers: &Answers) -> Result<(), Status> {
     let _: SnapshotRequest = decode(message)?;
     let local = &*call.local;
+    let permit = local.server.snapshots.clone().acquire_owned().await.map_err(|_| status::STOPPED)?;
     let source = snapshot_source(local).await?;
     let version = local.node().members().storage_version.clone().unwrap_or_default();
-    let (sender, mut pieces) = mpsc::channel(SNAPSHOT_AHEAD);
-    let writing = tokio::task::spawn_blocking(move || write_snapshot(&*source, sender, version));
-    while let Some(piece) = pieces.recv().await {
-        answers.send(piece).await;
+    let (maker, mut pieces) = pipe(SNAPSHOT_AHEAD);
+    let (sender, result) = oneshot::channel();
+    let transport = call.transport.clone();
+    let writing = std::thread::Builder::new().name("snapshot".into()).spawn(move || {
+        let result = write_snapshot(&*source, &maker, version);
+        if let Err(error) = &result
+            && !maker.is_abandoned()
+        {
+            let client = transport.peer.map(tracing::field::display);
+            tracing::warn!(client, error = error_chain(&**error), "a snapshot was not sent to its end");
+        }
+        drop((source, permit, maker));
+        // The call may have ended.
+        let _unheard = sender.send(result);
+    });
+    writing.map_err(|error| Status::owned(Code::ResourceExhausted, format!("etcdserver: no thread: {error}")))?;
+    while let Some(piece) = pieces.take().await {
+        answers.send(piece).await?;
     }
-    match writing.await {
+    match result.await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(Status::owned(Code::Unknown, error)),
+        Ok(Err(error)) => Err(source_failed(local, &*error)),
         Err(_) => Err(status::STOPPED),
     }
 }
 
-fn write_snapshot(source: &(dyn Source + Send), sender: mpsc::Sender<Answer>, version: String) -> Result<(), String> {
-    let plan = Plan::new(source).map_err(|error| error.to_string())?;
+fn write_snapshot(
+    source: &(dyn Source + Send),
+    maker: &Maker<Answer>,
+    version: String,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let plan = Plan::new(source)?;
     let chunks = Chunks {
-        sender,
+        maker,
         version,
         remaining: plan.file_len(),
         hash: Sha256::new(),
         buf: BytesMut::with_capacity(SNAPSHOT_CHUNK),
     };
-    let mut chunks = BoltWriter::new(chunks).write(&plan, source).map_err(|error| error.to_string())?;
-    chunks.cut().map_err(|error| error.to_string())?;
+    let mut chunks = BoltWriter::new(chunks).write(&plan, source)?;
+    chunks.cut()?;
     let digest = Bytes::copy_from_slice(&chunks.hash.finalize_reset());
-    chunks.send(digest).map_err(|error| error.to_string())
+    Ok(chunks.send(digest)?)
 }
 
 /// Cuts a file into messages.
-struct Chunks {
-    sender: mpsc::Sender<Answer>,
+struct Chunks<'a> {
+    maker: &'a Maker<Answer>,
     version: String,
     /// Bytes of the file not sent yet.
     remaining: u64,
@@ -220,7 +252,7 @@ struct Chunks {
     buf: BytesMut,
 }
 
-impl Chunks {
+impl Chunks<'_> {
     fn cut(&mut self) -> io::Result<()> {
         if self.buf.is_empty() {
             return Ok(());
@@ -234,11 +266,11 @@ impl Chunks {
     fn send(&mut self, blob: Bytes) -> io::Result<()> {
         let message =
             SnapshotResponse { header: None, remaining_bytes: self.remaining, blob, version: self.version.clone() };
-        self.sender.blocking_send(Answer::new(&message)).map_err(|_| io::Error::other("the caller has gone"))
+        self.maker.put(Answer::new(&message)).map_err(io::Error::other)
     }
 }
 
-impl Write for Chunks {
+impl Write for Chunks<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = bytes.len().min(SNAPSHOT_CHUNK - self.buf.len());
         self.buf.extend_from_slice(&bytes[..taken]);
@@ -262,15 +294,16 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_snapshot_is_the_file_in_chunks_and_its_hash() {
+    #[tokio::test]
+    async fn a_snapshot_is_the_file_in_chunks_and_its_hash() {
         let pairs: BTreeMap<Bytes, Bytes> =
             (0..2000u32).map(|n| (Bytes::from(format!("key{n:05}")), Bytes::from(vec![n as u8; 100]))).collect();
         let source: MemorySource = BTreeMap::from([(Bytes::from_static(b"key"), pairs)]);
-        let (sender, mut receiver) = mpsc::channel(1000);
-        write_snapshot(&source, sender, "3.7.0".into()).unwrap();
+        let (maker, mut pieces) = pipe(1000);
+        write_snapshot(&source, &maker, "3.7.0".into()).unwrap();
+        drop(maker);
         let mut messages = Vec::new();
-        while let Ok(piece) = receiver.try_recv() {
+        while let Some(piece) = pieces.take().await {
             messages.push(SnapshotResponse::decode(&piece.message()[..]).unwrap());
         }
         let digest = messages.pop().unwrap();

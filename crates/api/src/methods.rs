@@ -159,7 +159,7 @@ macro_rules! methods {
             ///
             /// # Errors
             /// The handler's.
-            pub(crate) async fn stream(call: &Call, requests: MessageReader, answers: &Answers) -> Result<(), Status> {
+            pub(crate) async fn stream(call: &Call, mut requests: MessageReader, answers: &Answers) -> Result<(), Status> {
                 match call.method {
                     $($(Method::$method => by_form!(stream $form $handler, call, requests, answers),)*)*
                 }

@@ -6,6 +6,8 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
+use dolmen_node::Metrics;
+use dolmen_node::metrics::{Family, Figure};
 use dolmen_proto::etcdserverpb::AlarmType;
 use dolmen_types::hex_id;
 
@@ -125,9 +127,7 @@ pub fn render(server: &Server) -> String {
     let mut page = Page(String::with_capacity(64 * 1024));
     node(&mut page, server);
     store(&mut page, server);
-    watchers(&mut page, server);
-    leases(&mut page, server);
-    disk(&mut page, server);
+    counted(&mut page, server.node.metrics());
     edge(&mut page, server);
     grpc(&mut page, server);
     health(&mut page, server);
@@ -144,9 +144,9 @@ fn flag(value: bool) -> f64 {
 }
 
 fn node(page: &mut Page, server: &Server) {
-    use Type::{Counter, Gauge, Histogram};
+    use Type::Gauge;
     let node = &server.node;
-    let (status, metrics, members) = (node.status(), node.metrics(), node.members());
+    let (status, members) = (node.status(), node.members());
     let id = hex_id(status.member_id);
     page.family("etcd_server_id", Gauge, "Server or member ID in hexadecimal format. 1 for 'server_id' label.");
     page.sample("etcd_server_id", &[("server_id", &id)], 1.0);
@@ -175,8 +175,6 @@ fn node(page: &mut Page, server: &Server) {
         "Whether this member is a learner. 1 if it is, 0 otherwise.",
         flag(status.is_learner),
     );
-    let leader_changes = metrics.leader_changes.get() as f64;
-    page.single("etcd_server_leader_changes_seen_total", Counter, "Leader changes seen.", leader_changes);
     page.single(
         "etcd_server_proposals_committed_total",
         Gauge,
@@ -184,26 +182,6 @@ fn node(page: &mut Page, server: &Server) {
         status.committed as f64,
     );
     page.single("etcd_server_proposals_applied_total", Gauge, "Consensus proposals applied.", status.applied as f64);
-    let pending = metrics.proposals_pending.get() as f64;
-    page.single("etcd_server_proposals_pending", Gauge, "Proposals waiting for their result.", pending);
-    let failed = metrics.proposals_failed.get() as f64;
-    page.single("etcd_server_proposals_failed_total", Counter, "Failed proposals seen.", failed);
-    let heartbeats = metrics.heartbeat_send_failures.get() as f64;
-    page.single(
-        "etcd_server_heartbeat_send_failures_total",
-        Counter,
-        "Leader heartbeats that were sent late.",
-        heartbeats,
-    );
-    let slow = metrics.slow_applies.get() as f64;
-    page.single("etcd_server_slow_apply_total", Counter, "Slow apply requests.", slow);
-    let slow = metrics.slow_read_indexes.get() as f64;
-    page.single("etcd_server_slow_read_indexes_total", Counter, "Read indexes not in time.", slow);
-    let failed = metrics.read_indexes_failed.get() as f64;
-    page.single("etcd_server_read_indexes_failed_total", Counter, "Failed read indexes seen.", failed);
-    let name = "etcd_server_apply_duration_seconds";
-    page.family(name, Histogram, "Latency of applying entries of the log.");
-    node_histogram(page, name, &[("op", "all"), ("success", "true"), ("version", "v3")], &metrics.apply);
     page.single("etcd_server_snapshot_apply_in_progress_total", Gauge, "1 while an incoming snapshot is applied.", 0.0);
     page.family("etcd_debugging_server_alarms", Gauge, "Active alarms.");
     for alarm in node.alarms().iter() {
@@ -216,7 +194,7 @@ fn node(page: &mut Page, server: &Server) {
 fn store(page: &mut Page, server: &Server) {
     use Type::{Counter, Gauge};
     let node = &server.node;
-    let (metrics, reader) = (node.metrics(), node.reader());
+    let reader = node.reader();
     let sizes = reader.sizes();
     let quota = server.config.quota_bytes;
     let quota = if quota == 0 { DEFAULT_QUOTA_BYTES } else { quota };
@@ -227,11 +205,7 @@ fn store(page: &mut Page, server: &Server) {
     page.single("etcd_mvcc_db_total_size_in_use_in_bytes", Gauge, "Bytes of the store that are in use.", live);
     let history = sizes.history_bytes as f64;
     page.single("dolmen_store_history_bytes", Gauge, "Bytes of compacted revisions kept for undo.", history);
-    page.single("etcd_mvcc_put_total", Counter, "Puts seen by this member.", metrics.puts.get() as f64);
-    page.single("etcd_mvcc_delete_total", Counter, "Deletes seen by this member.", metrics.deletes.get() as f64);
-    page.single("etcd_mvcc_txn_total", Counter, "Txns seen by this member.", metrics.txns.get() as f64);
-    let local: u64 = server.stats.iter().flat_map(|stats| &stats.ranges).map(|ranges| ranges.count()).sum();
-    let ranges = metrics.ranges.get() + local;
+    let ranges: u64 = server.stats.iter().flat_map(|stats| &stats.ranges).map(|ranges| ranges.count()).sum();
     page.single("etcd_mvcc_range_total", Counter, "Ranges seen by this member.", ranges as f64);
     page.single("etcd_mvcc_db_open_read_transactions", Gauge, "Open read transactions.", 0.0);
     page.single("etcd_debugging_mvcc_keys_total", Gauge, "Keys.", reader.keys() as f64);
@@ -243,61 +217,32 @@ fn store(page: &mut Page, server: &Server) {
     );
     let compact = reader.compact_revision() as f64;
     page.single("etcd_debugging_mvcc_compact_revision", Gauge, "Revision of the last compaction.", compact);
-    let bytes = metrics.put_bytes.get() as f64;
-    page.single("etcd_debugging_mvcc_total_put_size_in_bytes", Gauge, "Key and value bytes put.", bytes);
     let revision = server.node.auth().revision() as f64;
     page.single("etcd_debugging_auth_revision", Gauge, "Revision of users, roles and permissions.", revision);
     let failed = server.logins.failed.get() as f64;
     page.single("dolmen_auth_failed_logins_total", Counter, "Logins with a wrong name or password.", failed);
-    page.single("dolmen_compactions_total", Counter, "Compactions applied.", metrics.compactions.get() as f64);
+    let damage = &server.damage;
+    let name = "dolmen_store_damaged_reads_total";
+    page.single(name, Counter, "Reads that met a damaged record.", damage.reads.get() as f64);
+    page.single("dolmen_store_damaged_records", Gauge, "Damaged records known of.", damage.known() as f64);
 }
 
-fn watchers(page: &mut Page, server: &Server) {
-    use Type::{Counter, Gauge};
-    let metrics = server.node.metrics();
-    let events = metrics.events.get() as f64;
-    page.single("etcd_debugging_mvcc_events_total", Counter, "Events put out to watchers.", events);
-    let pending = metrics.pending_events.get() as f64;
-    page.single("etcd_debugging_mvcc_pending_events_total", Gauge, "Events waiting to be sent.", pending);
-    let slow = metrics.slow_watchers.get() as f64;
-    page.single("etcd_debugging_mvcc_slow_watcher_total", Gauge, "Unsynced slow watchers.", slow);
-    let streams = metrics.watch_streams.get() as f64;
-    page.single("etcd_debugging_mvcc_watch_stream_total", Gauge, "Watch streams.", streams);
-    page.single("etcd_debugging_mvcc_watcher_total", Gauge, "Watchers.", metrics.watchers.get() as f64);
-}
-
-fn leases(page: &mut Page, server: &Server) {
-    use Type::Counter;
-    let metrics = server.node.metrics();
-    let granted = metrics.lease_granted.get() as f64;
-    page.single("etcd_debugging_lease_granted_total", Counter, "Granted leases.", granted);
-    let revoked = metrics.lease_revoked.get() as f64;
-    page.single("etcd_debugging_lease_revoked_total", Counter, "Revoked leases.", revoked);
-    let renewed = metrics.lease_renewed.get() as f64;
-    page.single("etcd_debugging_lease_renewed_total", Counter, "Renewals seen by the leader.", renewed);
-    let expired = metrics.lease_expired.get() as f64;
-    page.single("etcd_debugging_server_lease_expired_total", Counter, "Expired leases.", expired);
-}
-
-fn disk(page: &mut Page, server: &Server) {
-    use Type::{Gauge, Histogram};
-    let metrics = server.node.metrics();
-    for (name, help, histogram) in [
-        ("etcd_disk_wal_fsync_duration_seconds", "Latency of fsync called by WAL.", &metrics.wal_fsync),
-        ("etcd_disk_wal_write_duration_seconds", "Latency of write called by WAL.", &metrics.wal_write),
-        ("etcd_disk_backend_commit_duration_seconds", "Latency of a write and sync of the store.", &metrics.store_sync),
-    ] {
-        page.family(name, Histogram, help);
-        node_histogram(page, name, &[], histogram);
-    }
-    let bytes = metrics.wal_bytes.get() as f64;
-    page.single("etcd_disk_wal_write_bytes_total", Gauge, "Bytes written to the WAL.", bytes);
-    page.single("etcd_disk_defrag_inflight", Gauge, "1 while defragmenting. Nothing ever waits for it here.", 0.0);
-}
-
-fn node_histogram(page: &mut Page, name: &str, labels: &[(&str, &str)], histogram: &dolmen_node::metrics::Histogram) {
-    let cumulative = histogram.cumulative();
-    page.histogram(name, labels, &cumulative, histogram.count(), histogram.sum_seconds());
+/// What the node counts, by its own table.
+fn counted(page: &mut Page, metrics: &Metrics) {
+    metrics.each(&mut |family, figure| {
+        let Family { name, help, labels, .. } = *family;
+        match figure {
+            Figure::Number(number) => {
+                page.family(name, if family.counter { Type::Counter } else { Type::Gauge }, help);
+                page.sample(name, labels, number as f64);
+            }
+            Figure::Histogram(histogram) => {
+                page.family(name, Type::Histogram, help);
+                let cumulative = histogram.cumulative();
+                page.histogram(name, labels, &cumulative, histogram.count(), histogram.sum_seconds());
+            }
+        }
+    });
 }
 
 fn stats_histogram(page: &mut Page, name: &str, labels: &[(&str, &str)], sum: &HistogramSum) {
@@ -343,6 +288,10 @@ fn edge(page: &mut Page, server: &Server) {
     page.single("etcd_network_client_grpc_sent_bytes_total", Counter, "Bytes sent to grpc clients.", sent);
     let open = sum(&|stats| stats.connections.get()) - sum(&|stats| stats.connections_closed.get());
     page.single("dolmen_client_connections", Gauge, "Open client connections.", open.max(0.0));
+    let used = server.budget.used() as f64;
+    page.single("dolmen_in_flight_bytes", Gauge, "Bytes that requests and answers in flight hold.", used);
+    let refused = server.budget.refused.get() as f64;
+    page.single("dolmen_in_flight_refused_total", Counter, "Refusals because they held too much.", refused);
     let name = "etcd_server_client_requests_total";
     page.family(name, Counter, "Requests per client version.");
     let mut versions = std::collections::BTreeMap::<Box<str>, [u64; 2]>::new();
@@ -429,6 +378,7 @@ fn health(page: &mut Page, server: &Server) {
 /// Names of parts that etcd has and this server has not. They count nothing, and say so truthfully.
 fn absent(page: &mut Page) {
     for (name, kind) in [
+        ("etcd_disk_defrag_inflight", Type::Gauge),
         ("etcd_debugging_mvcc_db_compaction_keys_total", Type::Counter),
         ("etcd_debugging_mvcc_db_compaction_last", Type::Gauge),
         ("etcd_debugging_store_expires_total", Type::Counter),

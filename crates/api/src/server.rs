@@ -10,14 +10,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use dolmen_auth::Identity;
 use dolmen_machine::Response;
+use dolmen_mvcc::RangeError;
 use dolmen_node::{Handle, ProposeKind, Reply, Request};
 use dolmen_proto::etcdserverpb::ResponseHeader;
 use dolmen_types::MemberId;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::budget::Budget;
 use crate::completion::Mailbox;
+use crate::damage::Damage;
 use crate::encode::{self, Command};
+use crate::helpers::Helpers;
 use crate::stats::Stats;
 use crate::status::{self, Code, Status};
 use crate::users::Logins;
@@ -33,6 +37,8 @@ pub struct Config {
     pub max_txn_ops: usize,
     /// Live bytes beyond which nothing is written; 0 stands for etcd's 2 GiB, below 0 for no limit.
     pub quota_bytes: i64,
+    /// Bytes that requests and answers in flight may hold; 0 stands for a quarter of the memory there is.
+    pub max_in_flight_bytes: u64,
     /// Streams of one HTTP/2 connection allowed at a time.
     pub max_concurrent_streams: u32,
     /// After three of these without a leader, streams that asked for one end.
@@ -63,6 +69,7 @@ impl Default for Config {
             max_request_bytes: 1_572_864,
             max_txn_ops: 128,
             quota_bytes: 0,
+            max_in_flight_bytes: 0,
             max_concurrent_streams: u32::MAX,
             election_timeout,
             request_timeout: Duration::from_secs(5) + 2 * election_timeout,
@@ -126,6 +133,11 @@ pub struct Server {
     pub stats: Vec<Arc<Stats>>,
     pub health: crate::health::HealthStats,
     pub extra_metrics: Vec<ExtraMetrics>,
+    pub helpers: Helpers,
+    pub budget: Arc<Budget>,
+    pub damage: Damage,
+    /// A permit for each snapshot that is being sent.
+    pub snapshots: Arc<Semaphore>,
     /// Counts the times that the leader was missed for too long; streams that need one watch it.
     pub leader_lost: watch::Receiver<u64>,
     /// True once the server stops.
@@ -186,6 +198,11 @@ impl Local {
         *header = Some(self.header(header.as_ref().map_or(0, |header| header.revision)));
     }
 
+    /// What a client is told of a read that failed.
+    pub fn read_failed(&self, error: RangeError) -> Status {
+        self.server.damage.status(&self.node().reader(), error)
+    }
+
     /// Confirms that reads here see everything committed before this call.
     ///
     /// # Errors
@@ -235,7 +252,8 @@ impl Local {
         }
     }
 
-    /// Runs something that reads much or computes long on a thread of its own.
+    /// Computes for tens of milliseconds on a thread of the runtime's own: passwords, which should not wait for what reads the
+    /// whole store ([`Helpers`]).
     ///
     /// # Errors
     /// When the server stops meanwhile.

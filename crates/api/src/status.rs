@@ -1,8 +1,8 @@
 //! The one table of what clients are told when something fails.
 //!
 //! etcd's clients decide by the *text* of a gRPC status, not by its code, so both are fixed here, word for word.
-//! Everything that can go wrong below this crate ([`RequestError`], [`ApplyError`], [`RangeError`]) and in it (a bad
-//! request, a deadline) becomes a [`Status`] through this module and no other.
+//! What can go wrong below this crate ([`RequestError`], [`ApplyError`]) and in it (a bad request, a deadline) becomes a
+//! [`Status`] through this module; a read that failed does in `damage`, where damage is noted as well.
 //!
 //! Two of etcd's errors reach its clients with another code than its own list says, because the server's map answers
 //! with a value that is not a status: "too many requests" and "not enough started members" arrive as `Unknown`.
@@ -12,7 +12,6 @@ use std::borrow::Cow;
 
 use dolmen_auth::AuthError;
 use dolmen_machine::ApplyError;
-use dolmen_mvcc::RangeError;
 use dolmen_node::RequestError;
 
 /// A gRPC status code, by its number on the wire.
@@ -229,6 +228,11 @@ pub const RANGE_STREAM_SORT: Status =
     Status::new(Code::Unimplemented, "RangeStream does not support custom sort orders");
 pub const RANGE_STREAM_FILTER: Status =
     Status::new(Code::Unimplemented, "RangeStream does not support revision filters");
+/// Ours; see `budget`.
+pub const IN_FLIGHT_EXHAUSTED: Status = Status::new(
+    Code::ResourceExhausted,
+    "etcdserver: requests and answers in flight hold all the memory they may; try again later, or ask for less",
+);
 pub const LEASE_NOT_PRIMARY: Status = Status::new(Code::Unknown, "not a primary lessor");
 
 impl From<ApplyError> for Status {
@@ -296,16 +300,6 @@ impl From<RequestError> for Status {
             RequestError::BadTransferee => BAD_LEADER_TRANSFEREE,
             RequestError::TransferTimeout => TIMEOUT_LEADER_TRANSFER,
             RequestError::Learner => NOT_SUPPORTED_FOR_LEARNER,
-        }
-    }
-}
-
-impl From<RangeError> for Status {
-    fn from(error: RangeError) -> Self {
-        match error {
-            RangeError::Compacted => COMPACTED,
-            RangeError::FutureRevision => FUTURE_REVISION,
-            other => Status::owned(Code::Unknown, other.to_string()),
         }
     }
 }

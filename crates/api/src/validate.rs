@@ -189,13 +189,11 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).all(|op| matches!(op.request, Some(Op::RequestRange(_))))
 }
 
-/// Every operation of both branches is a serializable range; true for an empty transaction.
+/// The caller has said that an old answer will do: there are ranges, and each of both branches is serializable. A
+/// transaction of compares alone has said no such thing (etcd takes it for serializable).
 pub fn is_serializable(request: &TxnRequest) -> bool {
-    request
-        .success
-        .iter()
-        .chain(&request.failure)
-        .all(|op| matches!(&op.request, Some(Op::RequestRange(range)) if range.serializable))
+    let mut ops = request.success.iter().chain(&request.failure).peekable();
+    ops.peek().is_some() && ops.all(|op| matches!(&op.request, Some(Op::RequestRange(range)) if range.serializable))
 }
 
 /// Bytes a put may add to the store: key, value and etcd's allowance for the rest.
@@ -342,12 +340,33 @@ mod tests {
     }
 
     #[test]
-    fn only_ranges_are_read_only_and_an_empty_transaction_is_both() {
+    fn only_ranges_are_read_only() {
         let of = |success| TxnRequest { compare: vec![], success, failure: vec![] };
-        assert!(is_read_only(&of(vec![])) && is_serializable(&of(vec![])));
-        assert!(is_read_only(&of(vec![range_op("a")])) && !is_serializable(&of(vec![range_op("a")])));
+        assert!(is_read_only(&of(vec![])));
+        assert!(is_read_only(&of(vec![range_op("a")])));
         assert!(!is_read_only(&of(vec![txn_op(vec![range_op("a")], vec![])])));
         assert!(!is_read_only(&of(vec![put_op("a")])));
+    }
+
+    #[test]
+    fn only_serializable_ranges_make_a_transaction_serializable() {
+        let range = |serializable| {
+            let range = RangeRequest { key: "a".into(), serializable, ..Default::default() };
+            RequestOp { request: Some(Op::RequestRange(range)) }
+        };
+        let compare = vec![Compare { key: "a".into(), ..Default::default() }];
+        for (success, failure, serializable) in [
+            (vec![], vec![], false),
+            (vec![range(true)], vec![], true),
+            (vec![], vec![range(true)], true),
+            (vec![range(true)], vec![range(false)], false),
+            (vec![range(true), range(false)], vec![], false),
+        ] {
+            for compare in [vec![], compare.clone()] {
+                let request = TxnRequest { compare, success: success.clone(), failure: failure.clone() };
+                assert_eq!(is_serializable(&request), serializable);
+            }
+        }
     }
 
     #[test]

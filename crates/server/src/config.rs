@@ -124,6 +124,8 @@ pub struct Config {
     pub token_ttl_seconds: u64,
     /// As bcrypt takes it, 4 to 31.
     pub bcrypt_cost: u32,
+    /// Bytes that requests and answers in flight may hold; 0 for a quarter of the memory.
+    pub max_in_flight_bytes: u64,
     pub max_request_bytes: u64,
     pub max_concurrent_streams: u32,
     pub keepalive_interval: Duration,
@@ -270,6 +272,7 @@ impl Config {
             max_txn_ops: values.unsigned("max-txn-ops"),
             token_ttl_seconds: values.unsigned("auth-token-ttl"),
             bcrypt_cost: bcrypt_cost(values.unsigned("bcrypt-cost")),
+            max_in_flight_bytes: values.unsigned("max-in-flight-bytes"),
             max_request_bytes: values.unsigned("max-request-bytes"),
             max_concurrent_streams: u32::try_from(values.unsigned("max-concurrent-streams")).unwrap_or(u32::MAX),
             keepalive_interval: nanos(values.duration("grpc-keepalive-interval")),

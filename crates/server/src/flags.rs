@@ -57,21 +57,20 @@ const fn ignored(name: &'static str) -> Flag {
 }
 
 const NO_BBOLT: &str = "the store is not bbolt";
-const NO_USERS: &str = "authentication is not supported yet";
 const NO_PAUSE: &str = "reclaim works beside requests";
 
 /// All flags, by name.
 pub const FLAGS: &[Flag] = &[
     flag("advertise-client-urls", Kind::Urls, "http://localhost:2379"),
     later("auth-token", Kind::Text, "simple"),
-    no_effect("auth-token-ttl", Kind::Uint, "300", NO_USERS),
+    flag("auth-token-ttl", Kind::Uint, "300"),
     later("auto-compaction-mode", Kind::Text, "periodic"),
     later("auto-compaction-retention", Kind::Text, "0"),
     flag("auto-tls", Kind::Bool, "false"),
     no_effect("backend-batch-interval", Kind::Duration, "0s", NO_BBOLT),
     no_effect("backend-batch-limit", Kind::Int, "0", NO_BBOLT),
     no_effect("backend-bbolt-freelist-type", Kind::Text, "", NO_BBOLT),
-    no_effect("bcrypt-cost", Kind::Uint, "10", NO_USERS),
+    flag("bcrypt-cost", Kind::Uint, "10"),
     no_effect("bootstrap-defrag-threshold-megabytes", Kind::Uint, "0", NO_PAUSE),
     flag("cert-file", Kind::Text, ""),
     flag("cipher-suites", Kind::Text, ""),

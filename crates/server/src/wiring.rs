@@ -92,6 +92,7 @@ pub fn api_options(
         server_version: version::ETCD.into(),
         max_request_bytes: config.max_request_bytes as usize,
         max_txn_ops: config.max_txn_ops as usize,
+        max_in_flight_bytes: config.max_in_flight_bytes,
         quota_bytes: config.quota_bytes,
         max_concurrent_streams: config.max_concurrent_streams,
         election_timeout: config.election,

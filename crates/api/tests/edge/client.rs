@@ -50,6 +50,15 @@ impl Client {
         Self::over(TcpStream::connect(address).await.unwrap()).await
     }
 
+    /// One that takes no more of an answer than a few bytes unless it is asked to.
+    pub async fn connect_narrow(address: SocketAddr) -> Self {
+        let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+        let narrow = http2::Builder::new(TokioExecutor::new()).initial_stream_window_size(1000).handshake(stream).await;
+        let (sender, connection) = narrow.unwrap();
+        tokio::spawn(connection);
+        Self(sender)
+    }
+
     pub async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);

@@ -1,13 +1,14 @@
 //! Unary calls.
 
 use bytes::Bytes;
-use dolmen_api::status;
+use dolmen_api::{Config, Mode, status};
 use dolmen_proto::etcdserverpb::compare::TargetUnion;
 use dolmen_proto::etcdserverpb::request_op::Request as Op;
 use dolmen_proto::etcdserverpb::response_op::Response as Answer;
 use dolmen_proto::etcdserverpb::*;
+use prost::Message;
 
-use crate::client::{Client, Failed};
+use crate::client::{Client, Failed, framed, http1};
 use crate::member::{CLUSTER, MEMBER, TestMember};
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -249,4 +250,44 @@ async fn a_deadline_ends_a_wait_and_a_timeout_must_be_one() {
     assert_eq!(odd.unwrap_err().code, 13);
     let leader: RangeResponse = client.unary_with(RANGE, &[("hasleader", "true")], &get("a")).await.unwrap();
     assert_eq!(leader.count, 0);
+}
+
+#[tokio::test]
+async fn what_is_in_flight_holds_no_more_than_it_may() {
+    let member = TestMember::with(Config { max_in_flight_bytes: 1 << 20, ..Config::default() }, Mode::GrpcAndHttp);
+    let client = Client::connect(member.address).await;
+    for n in 0..20 {
+        client.unary::<PutResponse>(PUT, &put(&format!("key{n}"), vec![7; 100_000])).await.unwrap();
+    }
+    let all = |order| RangeRequest { range_end: "l".into(), sort_order: order, ..get("key") };
+    for order in [0, 2] {
+        let refused = client.unary::<RangeResponse>(RANGE, &all(order)).await;
+        assert_eq!(refused, Err(failed(&status::IN_FLIGHT_EXHAUSTED)));
+        let few = RangeRequest { limit: 5, ..all(order) };
+        assert_eq!(client.unary::<RangeResponse>(RANGE, &few).await.unwrap().kvs.len(), 5);
+    }
+    let refused = client.unary::<PutResponse>(PUT, &put("key", vec![7; (1 << 20) + 1])).await;
+    assert_eq!(refused, Err(failed(&status::IN_FLIGHT_EXHAUSTED)));
+
+    // Answers that nobody takes hold what they hold, until their connections go.
+    let mut stalled = Vec::new();
+    let refused = loop {
+        let client = Client::connect_narrow(member.address).await;
+        let message = RangeRequest { limit: 3, ..all(0) }.encode_to_vec();
+        let response = client.raw(RANGE, &[], vec![framed(&message)]).await;
+        if response.headers().contains_key("grpc-status") {
+            break response.headers()["grpc-status"].clone();
+        }
+        stalled.push((client, response));
+        assert!(stalled.len() < 100, "none is refused");
+    };
+    assert_eq!(refused, "8");
+    drop(stalled);
+    let used = async {
+        while !http1(member.address, "GET", "/metrics", &[]).await.2.contains("\ndolmen_in_flight_bytes 0\n") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), used).await.unwrap();
+    assert!(client.unary::<RangeResponse>(RANGE, &RangeRequest { limit: 5, ..all(0) }).await.is_ok());
 }

@@ -7,7 +7,7 @@ use dolmen_proto::grpc::health::v1::{HealthCheckRequest, HealthCheckResponse};
 use prost::Message;
 use sha2::{Digest, Sha256};
 
-use crate::client::{Client, Failed, framed};
+use crate::client::{Answers, Client, Failed, framed, http1};
 use crate::member::TestMember;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
@@ -159,4 +159,32 @@ async fn a_stop_ends_streams_with_a_status() {
     member.edge.as_ref().unwrap().stop();
     let error = answers.end().await.unwrap_err();
     assert_eq!(error, Failed { code: 14, message: "etcdserver: server stopped".into() });
+}
+
+#[tokio::test]
+async fn snapshots_that_nobody_takes_hold_up_nobody_else() {
+    const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
+    let member = TestMember::start();
+    let client = Client::connect(member.address).await;
+    // More than a connection takes ahead.
+    for n in 0..40 {
+        put(&client, &format!("key{n}"), vec![7; 100_000]).await;
+    }
+    let mut stalled = Vec::new();
+    for _ in 0..24 {
+        let client = Client::connect_narrow(member.address).await;
+        let response = client.raw(SNAPSHOT, &[], vec![framed(b"")]).await;
+        assert_eq!(response.status(), 200);
+        stalled.push((client, response));
+    }
+    let others = async {
+        assert_eq!(http1(member.address, "GET", "/metrics", &[]).await.0, 200);
+        let hash: HashKvResponse =
+            client.unary("/etcdserverpb.Maintenance/HashKV", &HashKvRequest::default()).await.unwrap();
+        assert_eq!(hash.hash_revision, 41);
+        let mut answers = Answers::new(client.raw(SNAPSHOT, &[], vec![framed(b"")]).await);
+        while answers.next::<SnapshotResponse>().await.is_some() {}
+        answers.end().await.unwrap();
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), others).await.unwrap();
 }
