@@ -205,10 +205,12 @@ impl Wal {
             let lock = if at >= first_read { Some(lock(disk.as_ref(), &name.path(dir))?) } else { None };
             segments.push_back(Segment { name, lock });
         }
-        // The next segment is made in the midst of a load: that it cannot be should show now.
-        let next = dir.join(NEXT);
-        drop(disk.open(&next, OpenMode::Truncate).context("create", &next)?);
-        disk.remove_file(&next).context("remove", &next)?;
+        if !names.is_empty() {
+            // The next segment is made in the midst of a load: that it cannot be should show now.
+            let next = dir.join(NEXT);
+            drop(disk.open(&next, OpenMode::Truncate).context("create", &next)?);
+            disk.remove_file(&next).context("remove", &next)?;
+        }
         let found = slots::read(disk.as_ref(), dir)?;
         let (tail, recovered, metadata_bytes, last_index) =
             recover::recover(disk.as_ref(), dir, &names, &found, from, OpenMode::ReadWrite)?;

@@ -200,7 +200,11 @@ fn segments_that_were_given_up_go_one_at_a_time() {
 fn a_full_disk_is_no_end_while_there_is_room_in_the_segment() {
     let disk = new_disk(1);
     let mut wal = create(&disk);
-    wal.append(Some(&state(1, 1, 1)), &entries(1, 12, 1, 200)).unwrap();
+    wal.append(Some(&state(1, 1, 1)), &entries(1, 2, 1, 20)).unwrap();
+    wal.sync().unwrap();
+    // Both slots have been written once, and take no more space from here on.
+    wal.note_acked().unwrap();
+    wal.append(Some(&state(1, 1, 2)), &entries(3, 12, 1, 200)).unwrap();
     wal.sync().unwrap();
     assert_eq!(wal.segments(), 1);
     disk.set_capacity(Some(disk.used_bytes()));
