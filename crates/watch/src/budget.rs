@@ -58,6 +58,13 @@ pub(crate) struct Charge {
     bytes: usize,
 }
 
+impl Charge {
+    pub(crate) fn grow(&mut self, bytes: usize) {
+        self.budget.used.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);

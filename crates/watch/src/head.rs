@@ -66,7 +66,7 @@ impl std::fmt::Debug for Head {
 }
 
 /// What goes into a [`Head`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeadFields {
     pub cluster_id: u64,
     pub member_id: u64,

@@ -259,7 +259,7 @@ impl Hub {
         source: &dyn History,
         left: &mut usize,
     ) -> Result<(), HistoryError> {
-        let to = spread.matches.len().min(spread.next + (*left).max(STEP));
+        let to = spread.matches.len().min(spread.next + step(*left));
         let spent = spread.batch.spent;
         *left = left.saturating_sub(to - spread.next);
         let mut deliveries = Vec::with_capacity(to - spread.next);
@@ -333,8 +333,7 @@ impl Hub {
             self.live.parts_of = main;
             self.live.seen.clear();
         }
-        let mut room = (*left).max(STEP);
-        *left = left.saturating_sub(STEP);
+        let mut room = step(*left);
         while room > 0 {
             room -= 1;
             if let Some(slot) = part.found.pop() {
@@ -372,7 +371,7 @@ impl Hub {
     }
 
     fn release(&mut self, mut held: Vec<u32>, left: &mut usize) -> Option<Work> {
-        for _ in 0..(*left).max(STEP) {
+        for _ in 0..step(*left) {
             let slot = held.pop()?;
             *left = left.saturating_sub(1);
             if self.watchers[slot as usize].as_ref().is_some_and(|watcher| watcher.state == crate::hub::State::Held) {
@@ -385,7 +384,7 @@ impl Hub {
 
     fn restore(&mut self, mut restore: Restore, left: &mut usize) -> Option<Work> {
         let missed = *restore.missed.get_or_insert(self.notified);
-        let to = self.watchers.len().min(restore.slot + (*left).max(STEP));
+        let to = self.watchers.len().min(restore.slot + step(*left));
         *left = left.saturating_sub(to - restore.slot);
         for slot in restore.slot as u32..to as u32 {
             if self.awaits(slot, restore.revision) && missed < restore.revision {
@@ -399,6 +398,11 @@ impl Hub {
         self.notified = self.notified.max(restore.revision);
         Some(Work::Release(std::mem::take(&mut self.held).into_iter().collect()))
     }
+}
+
+/// How many watchers a step goes through, with so much left of the turn.
+fn step(left: usize) -> usize {
+    if left == 0 { STEP } else { left }
 }
 
 /// Where the first revision of too many events stands.

@@ -110,6 +110,12 @@ impl Shared {
         self.tail.len() + size_of::<Entry>() + self.ids.len() * size_of::<i64>() + self.cuts.len() * size_of::<Cut>()
     }
 
+    /// The same response, for further watchers: a very large crowd is served over several turns.
+    fn joins(&self, last: &Self) -> bool {
+        let same = self.tail.as_ptr() == last.tail.as_ptr() && self.tail.len() == last.tail.len();
+        same && self.events > 0 && self.head == last.head && self.cuts == last.cuts
+    }
+
     fn parts(&self) -> usize {
         self.cuts.len().max(1)
     }
@@ -145,8 +151,14 @@ enum Entry {
         shared: Shared,
         /// Frames that were drained.
         taken: usize,
-        _charge: Option<Charge>,
+        charge: Option<Charge>,
     },
+}
+
+impl Entry {
+    fn takes(&self, shared: &Shared) -> bool {
+        matches!(self, Self::Shared { shared: last, .. } if shared.joins(last))
+    }
 }
 
 #[derive(Default)]
@@ -299,9 +311,11 @@ impl Outbox {
         if queue.closed.is_some() {
             return Pushed::Taken { wake: false };
         }
+        let joins = queue.entries.back().is_some_and(|last| last.takes(&shared));
+        let (entries, bytes) = if joins { (0, shared.ids.len() * size_of::<i64>()) } else { (1, shared.weight()) };
         if queue.responses > 0
-            && (queue.responses >= self.limits.responses
-                || queue.bytes + shared.weight() > queue.limit(self.limits.bytes))
+            && (queue.responses + entries > self.limits.responses
+                || queue.bytes + bytes > queue.limit(self.limits.bytes))
         {
             queue.starved = true;
             return Pushed::Full;
@@ -321,12 +335,24 @@ impl Queue {
     }
 
     fn push(&mut self, shared: Shared) -> bool {
-        self.bytes += shared.weight();
-        self.responses += usize::from(shared.events > 0);
         self.count_events(i64::from(shared.events) * shared.ids.len() as i64);
-        let own = shared.weight() - shared.tail.len();
-        let _charge = self.hub.as_ref().map(|hub| hub.budget.charge(own));
-        self.entries.push_back(Entry::Shared { shared, taken: 0, _charge });
+        match self.entries.back_mut() {
+            Some(Entry::Shared { shared: last, charge, .. }) if shared.joins(last) => {
+                let more = shared.ids.len() * size_of::<i64>();
+                self.bytes += more;
+                if let Some(charge) = charge {
+                    charge.grow(more);
+                }
+                last.ids.extend(shared.ids);
+            }
+            _ => {
+                self.bytes += shared.weight();
+                self.responses += usize::from(shared.events > 0);
+                let own = shared.weight() - shared.tail.len();
+                let charge = self.hub.as_ref().map(|hub| hub.budget.charge(own));
+                self.entries.push_back(Entry::Shared { shared, taken: 0, charge });
+            }
+        }
         self.wake()
     }
 

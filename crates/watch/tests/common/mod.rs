@@ -1,5 +1,7 @@
 //! A store in memory, simple enough to be right, for the hub to read and the tests to compare with.
 
+#![allow(dead_code, reason = "each test uses what it needs")]
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -130,7 +132,6 @@ pub fn decode(frame: &Frame) -> WatchResponse {
 }
 
 /// Lets the hub do all there is to do, reads elsewhere included.
-#[allow(dead_code, reason = "the scripts do it step by step")]
 pub fn settle(hub: &mut Hub, store: &Store) -> Result<(), HistoryError> {
     for _ in 0..100_000 {
         let more = hub.work(store)?;
