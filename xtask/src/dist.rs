@@ -48,14 +48,24 @@ pub fn run(arguments: &[String]) -> Result {
     stage("archives", || archives(&binary, &out))
 }
 
-fn build(quick: bool) -> Result<PathBuf> {
-    let triple = format!("{}-unknown-linux-musl", MACHINE.0);
+fn triple() -> String {
+    format!("{}-unknown-linux-musl", MACHINE.0)
+}
+
+/// What a static binary cannot be built without and is not here.
+pub fn missing() -> Result<Option<String>> {
     let sysroot = run::text(Command::new("rustc").args(["--print", "sysroot"]).current_dir(run::root()))?;
-    if !Path::new(sysroot.trim()).join("lib/rustlib").join(&triple).exists() {
-        return Err(format!(
-            "Rust's target {triple} is missing: rustup target add {triple}; C needs musl-gcc, of Debian's musl-tools"
-        ));
+    let (triple, compiler) = (triple(), Command::new("musl-gcc").arg("--version").output().is_ok());
+    let target = Path::new(sysroot.trim()).join("lib/rustlib").join(&triple).exists();
+    let missing = !target || !compiler;
+    Ok(missing.then(|| format!("rustup target add {triple}; C needs musl-gcc, of Debian's musl-tools")))
+}
+
+fn build(quick: bool) -> Result<PathBuf> {
+    if let Some(what) = missing()? {
+        return Err(format!("something to build with is missing: {what}"));
     }
+    let triple = triple();
     // A folder of its own: the flags below would have everything else built anew.
     let target = run::target().join("musl");
     let mut cargo = run::cargo(["build", "-q", "--locked", "-p", "dolmen", "--target", &triple, "--target-dir"]);
