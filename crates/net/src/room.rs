@@ -90,6 +90,8 @@ struct Occupant {
     /// Since when there is none, in the room's milliseconds.
     idle_since: AtomicU64,
     leaving: AtomicBool,
+    /// It has had a stream.
+    used: AtomicBool,
     leave: Notify,
 }
 
@@ -164,6 +166,7 @@ impl Room {
             open: AtomicU32::new(0),
             idle_since: AtomicU64::new(millis_since(self.made)),
             leaving: AtomicBool::new(false),
+            used: AtomicBool::new(false),
             leave: Notify::new(),
         });
         let id = state.next;
@@ -224,6 +227,9 @@ impl Seat {
     /// Counts a stream as open until what is returned is dropped.
     pub fn open(&self) -> OpenStream {
         self.occupant.open.fetch_add(1, Ordering::Relaxed);
+        if !self.occupant.used.load(Ordering::Relaxed) {
+            self.occupant.used.store(true, Ordering::Relaxed);
+        }
         OpenStream(Arc::clone(&self.occupant))
     }
 
@@ -242,8 +248,12 @@ impl Seat {
         self.occupant.leave.notified().await;
     }
 
-    /// For a connection that was asked to leave: returns when it has been without a stream for a while, and still is.
+    /// For a connection that was asked to leave: returns when it has been without a stream for a while, and still is. One
+    /// that never had any is not waited for: thousands of those may stand before one who wants something.
     pub async fn overstayed(&self) {
+        if !self.occupant.used.load(Ordering::Relaxed) {
+            return;
+        }
         loop {
             tokio::time::sleep(LEAVING_TIMEOUT).await;
             if self.is_idle() {
@@ -333,6 +343,16 @@ mod tests {
         drop((stream, other));
         drop(third);
         assert!(room.admit().await.is_some());
+    }
+
+    #[tokio::test]
+    async fn strangers_go_at_once_and_clients_are_given_time() {
+        let room = Room::new(2);
+        let (stranger, client) = (room.take().expect("room"), room.take().expect("room"));
+        drop(client.open());
+        stranger.overstayed().await;
+        let left = tokio::time::timeout(LEAVING_TIMEOUT / 4, client.overstayed()).await;
+        assert!(left.is_err(), "it may be about to ask for something");
     }
 
     #[tokio::test]

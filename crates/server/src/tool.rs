@@ -9,15 +9,18 @@ const TOOLS: &str = "tools";
 const SETUP: &str = "setup";
 
 /// The table of commands.
-pub static TOOL: Tool = Tool { help_group: SETUP, footer: FOOTER, ..Tool::new(&ROOT) };
+pub static TOOL: Tool = Tool { help_group: SETUP, ..Tool::new(&ROOT) };
 
-const FOOTER: &str = "
+const LONG: &str = "\
+Dolmen is etcd v3 in one binary: the server, its client for the command line, and its tools.
+
 Flags without a command are the server's, as `dolmen serve` has them. The flags of a program: dolmen serve --help,
 dolmen ctl --help, dolmen utl --help, dolmen defrag --help.";
 
 static ROOT: Command = Command {
     usage: "dolmen",
     short: "Dolmen is etcd v3 in one binary: the server, its client for the command line, and its tools.",
+    long: LONG,
     groups: &[(SERVERS, "Servers"), (TOOLS, "etcd's tools"), (SETUP, "About this binary")],
     commands: &[&UP, &SERVE, &CTL, &UTL, &DEFRAG, &INSTALL_LINKS, &VERSION, &COMPLETION],
     ..Command::NEW
