@@ -316,8 +316,10 @@ mod tests {
 
     #[test]
     fn request_types_stand_in_their_own_order() {
+        let mut names = std::collections::BTreeSet::new();
         for (index, kind) in RequestType::ALL.into_iter().enumerate() {
-            assert_eq!((kind as usize, format!("{kind:?}").as_str()), (index, kind.name()));
+            assert_eq!(kind as usize, index, "{}", kind.name());
+            assert!(names.insert(kind.name()), "{} twice", kind.name());
         }
     }
 
