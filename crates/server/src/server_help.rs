@@ -39,6 +39,7 @@ const GROUPS: &[(&str, &[(&str, &str)])] = &[
             ("quota-backend-bytes", "Live bytes above which nothing is written; 0 is 2 GiB."),
             ("max-txn-ops", "Operations in one transaction at most."),
             ("max-request-bytes", "Bytes of one request at most."),
+            ("max-in-flight-bytes", "Bytes that requests and answers under way may hold; 0: a quarter of memory."),
             ("max-concurrent-streams", "Streams of one client connection at most."),
             ("grpc-keepalive-min-time", "Between two pings of a client at least."),
             ("grpc-keepalive-interval", "Between two pings to an idle client; 0 sends none."),

@@ -198,6 +198,8 @@ pub(crate) struct BodyReader {
     pub(crate) received: u64,
 }
 
+/// How long the rest of a refused body is read.
+const DISCARD_TIME: Duration = Duration::from_secs(1);
 /// Memory set aside before any byte has come; more only as bytes come.
 const FIRST_RESERVE: usize = 64 << 10;
 
@@ -247,6 +249,15 @@ impl BodyReader {
                 None => return Ok(all.freeze()),
             }
         }
+    }
+
+    /// Reads on without keeping anything, up to `limit` more bytes and not for long: a sender whose connection breaks while it
+    /// still writes does not read the answer that says why.
+    pub(crate) async fn discard(&mut self, limit: u64) {
+        let until = self.received.saturating_add(limit);
+        let rest = async { while self.received < until && matches!(self.chunk().await, Ok(Some(_))) {} };
+        // Who is too slow reads no answer; that was its own doing.
+        let _late = timeout(DISCARD_TIME, rest).await;
     }
 }
 

@@ -280,9 +280,13 @@ async fn snapshot_body(shared: &Arc<Shared>, request: Request<Incoming>) -> Resp
 
 async fn api(shared: &Shared, request: Request<Incoming>) -> Response<Outgoing> {
     let (head, body) = request.into_parts();
-    let body = match BodyReader::new(body).read_to_end(API_BODY_LIMIT).await {
+    let mut body = BodyReader::new(body);
+    let body = match body.read_to_end(API_BODY_LIMIT).await {
         Ok(body) => body,
-        Err(DecodeError::TooLong(_)) => return error(StatusCode::PAYLOAD_TOO_LARGE, "request body is too large"),
+        Err(DecodeError::TooLong(_)) => {
+            body.discard(API_BODY_LIMIT).await;
+            return error(StatusCode::PAYLOAD_TOO_LARGE, "request body is too large");
+        }
         Err(_) => return error(StatusCode::BAD_REQUEST, "error reading body"),
     };
     let request = ApiRequest {
