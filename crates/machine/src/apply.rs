@@ -210,18 +210,10 @@ impl Machine {
         wanted: &dyn Fn(u64) -> bool,
     ) -> Result<Result<Outcome, Doing>, FatalError> {
         let bad = |what: String| FatalError::BadEntry { index: work.index, what };
-        match EntryType::try_from(kind) {
-            Ok(EntryType::EntryNormal) if work.data.is_empty() => Ok(Ok(Outcome::Empty)),
-            Ok(EntryType::EntryNormal) => {
-                let request = decode_request(&work.data).map_err(bad)?;
-                self.short_request(request, work, wanted)
-            }
-            Ok(EntryType::EntryConfChange) => {
-                let change = ConfChange::decode(work.data.clone()).map_err(|e| bad(e.to_string()))?;
-                self.apply_conf_change(change).map(Ok).map_err(bad)
-            }
-            Ok(EntryType::EntryConfChangeV2) => Err(bad("joint configuration changes are not etcd's".into())),
-            Err(_) => Err(bad(format!("unknown entry type {kind}"))),
+        match Asked::read(kind, &work.data).map_err(bad)? {
+            Asked::Nothing => Ok(Ok(Outcome::Empty)),
+            Asked::Request(request) => self.short_request(*request, work, wanted),
+            Asked::ConfChange(change, context) => Ok(Ok(self.apply_conf_change(change, *context))),
         }
     }
 
@@ -353,20 +345,51 @@ impl Machine {
         }
     }
 
-    fn apply_conf_change(&mut self, mut change: ConfChange) -> Result<Outcome, String> {
+    fn apply_conf_change(&mut self, mut change: ConfChange, context: ConfChangeContext) -> Outcome {
         let id = change.id;
-        let context = if change.context.is_empty() {
-            ConfChangeContext { member: Member { id: change.node_id, ..Member::default() }, is_promote: false }
-        } else {
-            serde_json::from_slice(&change.context).map_err(|e| format!("conf change context: {e}"))?
-        };
         let result = self.membership.validate(&change, &context);
         match result {
             Ok(()) => self.membership.change(&change, context, &mut self.ops),
             Err(_) => change.node_id = 0,
         }
-        Ok(Outcome::ConfChange { id, change, result })
+        Outcome::ConfChange { id, change, result }
     }
+}
+
+/// What an entry asks for, as far as its form goes.
+enum Asked {
+    Nothing,
+    Request(Box<InternalRaftRequest>),
+    ConfChange(ConfChange, Box<ConfChangeContext>),
+}
+
+impl Asked {
+    fn read(kind: i32, data: &Bytes) -> Result<Self, String> {
+        match EntryType::try_from(kind) {
+            Ok(EntryType::EntryNormal) if data.is_empty() => Ok(Self::Nothing),
+            Ok(EntryType::EntryNormal) => Ok(Self::Request(Box::new(decode_request(data)?))),
+            Ok(EntryType::EntryConfChange) => {
+                let change = ConfChange::decode(data.clone()).map_err(|e| e.to_string())?;
+                let context = if change.context.is_empty() {
+                    ConfChangeContext { member: Member { id: change.node_id, ..Member::default() }, is_promote: false }
+                } else {
+                    serde_json::from_slice(&change.context).map_err(|e| format!("conf change context: {e}"))?
+                };
+                Ok(Self::ConfChange(change, Box::new(context)))
+            }
+            Ok(EntryType::EntryConfChangeV2) => Err("joint configuration changes are not etcd's".into()),
+            Err(_) => Err(format!("unknown entry type {kind}")),
+        }
+    }
+}
+
+/// Whether an entry has a form that can be applied. One that has not stops every member that applies it, so it is to be
+/// refused before it is in the log.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub fn check_form(entry: &Entry) -> Result<(), String> {
+    Asked::read(entry.r#type, &entry.data).map(|_| ())
 }
 
 /// Whether either branch holds a put, at any depth: what a full store refuses.

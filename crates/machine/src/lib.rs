@@ -45,7 +45,7 @@ use dolmen_revlog::{Log, Table, TableOp};
 use dolmen_types::{Index, LeaseId, Term};
 
 use alarms::Alarms;
-pub use apply::Progress;
+pub use apply::{Progress, check_form};
 use chain::CHAIN;
 pub use chain::Chain;
 pub use error::ApplyError;

@@ -228,7 +228,7 @@ impl Driver {
         if let Some(job) = effects.history {
             let _ended = self.history_jobs.send(job);
         }
-        if let Some(path) = effects.remove {
+        for path in effects.remove {
             // Left behind, it is removed at the next start.
             let _left = self.disk.remove_file(&path);
         }

@@ -193,8 +193,8 @@ pub struct Effects {
     pub hashes: Vec<(u64, CompactionHash)>,
     /// A slice of history, to be read anywhere and reported as [`Input::Scanned`]. There is one at a time.
     pub history: Option<HistoryJob>,
-    /// A received snapshot's file that is no longer needed.
-    pub remove: Option<PathBuf>,
+    /// Received snapshots' files that are not needed, or no longer.
+    pub remove: Vec<PathBuf>,
     /// By runtime.
     pub replies: BTreeMap<u16, Vec<(u64, Reply)>>,
     /// The configuration changed.
@@ -308,9 +308,7 @@ impl Node {
             Input::Submit(submission) => self.submit(submission),
             Input::Peer(message) => self.receive(message),
             Input::PeerSnapshot(message, db) => {
-                if let Some(replaced) = self.snapshots.arrived(&message, &db) {
-                    self.cx.effects.remove = Some(replaced);
-                }
+                self.cx.effects.remove.extend(self.snapshots.arrived(&message, db));
                 self.receive(message);
             }
             Input::PeerIsDolmen(id, dolmen) => self.leadership.set_dolmen(id, dolmen),
@@ -338,6 +336,13 @@ impl Node {
 
     /// A message off the wire. A lying or unknown one is refused and has no effect: peers are not trusted to be well.
     fn receive(&mut self, mut message: Message) {
+        // What could not be applied would stop every member; no sender is above that.
+        if message.r#type == MessageType::MsgProp as i32
+            && message.entries.iter().any(|entry| dolmen_machine::check_form(entry).is_err())
+        {
+            self.cx.shared.metrics.proposals_failed.add(1);
+            return;
+        }
         if !message.entries.is_empty() && self.is_behind() {
             match MessageType::try_from(message.r#type) {
                 // The leader is heard, and asked for them again when it next sends.
@@ -374,6 +379,7 @@ impl Node {
             self.carry_out_ready();
         }
         self.cx.effects.busy |= self.can_apply();
+        self.cx.effects.remove.extend(self.snapshots.ignored());
         self.background();
         self.open_renewals();
         self.publish_status();

@@ -17,7 +17,10 @@ use dolmen_proto::etcdserverpb::{
     DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest, RequestHeader, RequestOp,
     TxnRequest,
 };
-use dolmen_proto::raftpb::{ConfChange, ConfChangeType, Message, MessageType};
+use dolmen_proto::raftpb::{
+    ConfChange, ConfChangeType, Entry, EntryType, Message, MessageType, Snapshot, SnapshotMetadata,
+};
+use dolmen_raft::Storage as _;
 use dolmen_types::KeyRange;
 use dolmen_wal::{Wal, WalOptions};
 use prost::Message as _;
@@ -736,5 +739,56 @@ fn a_leader_that_was_replaced_revokes_nothing() {
     assert_ne!(group.leader(), Some(old));
     for (id, member) in &group.members {
         assert!(member.node.machine().lessor().contains(42), "n{id} holds the lease that the new leader keeps");
+    }
+}
+
+#[test]
+fn what_could_not_be_applied_is_refused_before_it_is_in_the_log() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    let from = if leader == 1 { 2 } else { 1 };
+    let before = group.members[&leader].node.raft().storage().last_index();
+    let entry = |r#type: EntryType, data: &'static [u8]| Entry {
+        r#type: r#type as i32,
+        data: Bytes::from_static(data),
+        ..Entry::default()
+    };
+    for bad in [
+        entry(EntryType::EntryNormal, b"no request"),
+        entry(EntryType::EntryConfChange, b"no change"),
+        entry(EntryType::EntryConfChangeV2, b""),
+        Entry { r#type: 77, ..Entry::default() },
+    ] {
+        for at in [leader, from] {
+            let r#type = MessageType::MsgProp as i32;
+            let message = Message { r#type, from, to: at, entries: vec![bad.clone()], ..Message::default() };
+            group.members.get_mut(&at).unwrap().node.step(Mono(group.now), Input::Peer(message));
+            group.settle();
+        }
+    }
+    assert!(group.stopped.is_empty(), "{:?}", group.stopped);
+    assert_eq!(group.members[&leader].node.raft().storage().last_index(), before);
+    let slot = group.put(from, "k", "v");
+    group.tick(&[1, 2, 3]);
+    assert!(matches!(group.replies.get(&slot), Some(Reply::Applied(Ok(_)))));
+}
+
+#[test]
+fn a_snapshot_that_raft_ignores_leaves_no_file() {
+    let mut group = Group::new();
+    let leader = group.elect(&[1, 2, 3]);
+    let follower = if leader == 1 { 2 } else { 1 };
+    let term = group.members[&leader].node.raft().basic_status().term;
+    let now = Mono(group.now);
+    let node = &mut group.members.get_mut(&follower).unwrap().node;
+    // One of an earlier term, and one of what it has already.
+    for (number, (term, index)) in [(term - 1, 1_000), (term, 1)].into_iter().enumerate() {
+        let metadata = Some(SnapshotMetadata { conf_state: None, index, term });
+        let snapshot = Some(Snapshot { data: Bytes::new(), metadata });
+        let r#type = MessageType::MsgSnap as i32;
+        let message = Message { r#type, from: leader, to: follower, term, snapshot, ..Message::default() };
+        let path = Path::new("/data/member/snap").join(format!("{number}.snap.db"));
+        node.step(now, Input::PeerSnapshot(message, path.clone()));
+        assert_eq!(node.advance(now).remove, [path]);
     }
 }

@@ -21,6 +21,9 @@ use crate::serve::DIAL_TIMEOUT;
 use crate::to_leader::ToLeader;
 use crate::version;
 
+/// What quota 0 stands for, as in etcd.
+const DEFAULT_QUOTA: u64 = 2 << 30;
+
 pub fn node_config(config: &Config, identity: &Identity) -> dolmen_node::Config {
     let incarnation = RealClock::unix_millis();
     let mut rng = Rng::new(incarnation ^ identity.member_id ^ (u64::from(std::process::id()) << 32));
@@ -73,11 +76,21 @@ pub fn transport_config(
         server_version: version::ETCD.into(),
         min_cluster_version: dolmen_machine::MIN_CLUSTER_VERSION.into(),
         snap_dir: layout.snap(),
+        max_snapshot_bytes: max_snapshot_bytes(config.quota_bytes),
         dial_timeout: DIAL_TIMEOUT,
         tls,
         local_addr: None,
         clock: Arc::new(RealClock::mono),
         memory: MEMORY,
+    }
+}
+
+/// Twice the quota, and a GiB: a file has pages that are free, and what is live may exceed a quota by what was in flight.
+fn max_snapshot_bytes(quota: i64) -> u64 {
+    match quota {
+        ..0 => u64::MAX,
+        0 => 2 * DEFAULT_QUOTA + (1 << 30),
+        quota => (quota as u64).saturating_mul(2).saturating_add(1 << 30),
     }
 }
 

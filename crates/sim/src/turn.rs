@@ -111,7 +111,7 @@ impl World {
                 self.queue.after(delay, Event::HistoryDone { node, epoch });
             }
         }
-        if let Some(path) = effects.remove {
+        for path in effects.remove {
             let _left = self.members[node].disk.remove_file(&path);
         }
         match effects.stopped {
@@ -220,7 +220,7 @@ impl World {
             let bytes =
                 dolmen_bolt::Plan::new(&*source).and_then(|plan| BoltWriter::new(Vec::new()).write(&plan, &*source));
             match bytes {
-                Ok(bytes) => match save(&self.members[to].disk, index, &bytes) {
+                Ok(bytes) => match save(&self.members[to].disk, index, now, &bytes) {
                     Ok(path) => {
                         arrived = true;
                         self.stats.snapshots += 1;
@@ -247,9 +247,10 @@ impl World {
 }
 
 /// Stores a received snapshot as the transport does: whole and synced before it has its name.
-fn save(disk: &SimDisk, index: u64, bytes: &[u8]) -> std::io::Result<PathBuf> {
+fn save(disk: &SimDisk, index: u64, now: u64, bytes: &[u8]) -> std::io::Result<PathBuf> {
     let dir = Member::layout().snap();
-    let path = dir.join(format!("{index:016x}.snap.db"));
+    // One that has the same index may be being installed.
+    let path = dir.join(format!("{index:016x}-{now}.snap.db"));
     let temporary = dir.join(format!("{index:016x}.tmp"));
     let file = disk.open(&temporary, OpenMode::Truncate)?;
     file.write_all_at(bytes, 0)?;

@@ -22,6 +22,8 @@ pub struct Config {
     pub min_cluster_version: String,
     /// `member/snap`: where databases of received snapshots go. Must exist.
     pub snap_dir: PathBuf,
+    /// Bytes of a received snapshot at most.
+    pub max_snapshot_bytes: u64,
     /// For one connect. etcd: one second and an election timeout.
     pub dial_timeout: Duration,
     /// For peers with `https` URLs.

@@ -253,9 +253,6 @@ async fn take_snapshot(shared: &Arc<Shared>, request: Request<Incoming>) -> Resp
 }
 
 async fn snapshot_body(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Outgoing> {
-    let Ok(_permit) = shared.incoming_snapshots.try_acquire() else {
-        return error(StatusCode::SERVICE_UNAVAILABLE, "too many snapshots are being received");
-    };
     let mut body = BodyReader::new(request.into_body());
     let message = match decode_framed(&mut body, SNAPSHOT_MESSAGE_LIMIT).await {
         Ok(message) => message,
@@ -268,7 +265,16 @@ async fn snapshot_body(shared: &Arc<Shared>, request: Request<Incoming>) -> Resp
             return error(StatusCode::BAD_REQUEST, &format!("failed to decode raft message ({text})"));
         }
     };
-    match snapshot::receive(shared, message, body).await {
+    let from = message.from;
+    let upload = {
+        let shared = Arc::clone(shared);
+        tokio::spawn(async move { snapshot::receive(&shared, message, body).await })
+    };
+    shared.begin_upload(from, upload.abort_handle());
+    let Ok(received) = upload.await else {
+        return error(StatusCode::SERVICE_UNAVAILABLE, "a later snapshot of the same sender took its place");
+    };
+    match received {
         Ok(()) => no_content(),
         Err(snapshot::ReceiveError::Type) => error(StatusCode::BAD_REQUEST, "wrong raft message type"),
         Err(snapshot::ReceiveError::Refused(refusal)) => refused(refusal),

@@ -7,7 +7,7 @@ use dolmen_proto::raftpb::Message;
 use dolmen_types::{MemberId, hex_id};
 use http::HeaderMap;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use crate::api::PeerApi;
 use crate::codec::{Refusal, check_type};
@@ -22,8 +22,6 @@ use dolmen_node::{PeerAddress, RaftSink};
 
 /// Members known by their own word only, at most.
 const MAX_REMOTES: usize = 64;
-/// Snapshots received at the same time at most; each is a file as large as the store.
-const MAX_INCOMING_SNAPSHOTS: usize = 2;
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
@@ -37,7 +35,8 @@ pub(crate) struct Shared {
     pub(crate) stats: Arc<NetworkStats>,
     pub(crate) sink: Arc<dyn RaftSink>,
     pub(crate) api: Arc<dyn PeerApi>,
-    pub(crate) incoming_snapshots: Semaphore,
+    /// Who is sending us a snapshot: one at a time from each peer, and one from all whom we do not know.
+    uploads: Mutex<BTreeMap<Option<MemberId>, AbortHandle>>,
     peers: Mutex<BTreeMap<MemberId, Arc<Peer>>>,
     remotes: Mutex<BTreeMap<MemberId, Arc<Peer>>>,
     removed: Mutex<BTreeSet<MemberId>>,
@@ -70,7 +69,7 @@ impl Shared {
             stats,
             sink,
             api,
-            incoming_snapshots: Semaphore::new(MAX_INCOMING_SNAPSHOTS),
+            uploads: Mutex::default(),
             peers: Mutex::default(),
             remotes: Mutex::default(),
             removed: Mutex::default(),
@@ -80,6 +79,14 @@ impl Shared {
 
     pub(crate) fn peer(&self, id: MemberId) -> Option<Arc<Peer>> {
         self.peers.lock().get(&id).cloned()
+    }
+
+    /// Notes who uploads a snapshot. One that the same sender had begun before ends: it has given that up, or it hangs.
+    pub(crate) fn begin_upload(&self, from: MemberId, upload: AbortHandle) {
+        let sender = self.peer(from).map(|peer| peer.id);
+        if let Some(before) = self.uploads.lock().insert(sender, upload) {
+            before.abort();
+        }
     }
 
     pub(crate) fn is_removed(&self, id: MemberId) -> bool {

@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use crate::codec::{DecodeError, Refusal, Segments, encode_framed};
 use crate::http1::{Outgoing, request};
+use crate::metrics::SnapshotCounts;
 use crate::net::BodyReader;
 use crate::peer::{Peer, PostError, check_post};
 use crate::shared::Shared;
@@ -215,11 +216,12 @@ pub(crate) async fn receive(shared: &Arc<Shared>, message: Message, mut body: Bo
         incoming_snapshot_index = index,
         "receiving database snapshot"
     );
-    stats.snapshot_receive.inflight.fetch_add(1, Relaxed);
-    let saved = save(shared, index, &mut body).await;
-    stats.snapshot_receive.inflight.fetch_sub(1, Relaxed);
+    let saved = {
+        let _counted = Inflight::new(&stats.snapshot_receive);
+        save(shared, index, &mut body).await
+    };
     stats.received_bytes.fetch_add(body.received, Relaxed);
-    let (path, bytes) = saved.map_err(|error| {
+    let mut saved = saved.map_err(|error| {
         stats.snapshot_receive.failures.fetch_add(1, Relaxed);
         let error = error_chain(&*error);
         tracing::warn!(
@@ -234,13 +236,26 @@ pub(crate) async fn receive(shared: &Arc<Shared>, message: Message, mut body: Bo
         local_member_id = shared.member_hex,
         remote_snapshot_sender_id,
         incoming_snapshot_index = index,
-        incoming_snapshot_size_bytes = bytes,
+        incoming_snapshot_size_bytes = saved.bytes,
         "received and saved database snapshot"
     );
-    shared.sink.receive_snapshot(message, path);
+    shared.sink.receive_snapshot(message, std::mem::take(&mut saved.path));
     stats.snapshot_receive.success.fetch_add(1, Relaxed);
     stats.snapshot_receive.seconds.observe(began.elapsed());
     Ok(())
+}
+
+/// Why an upload was cut off.
+#[derive(Debug, thiserror::Error)]
+enum PumpError {
+    #[error(transparent)]
+    Read(#[from] DecodeError),
+    #[error(
+        "the database is larger than {most} bytes, which is more than --quota-backend-bytes allows a member to hold"
+    )]
+    TooLarge { most: u64 },
+    #[error("the database comes at less than {SLOWEST} bytes a second")]
+    TooSlow,
 }
 
 enum Part {
@@ -251,19 +266,62 @@ enum Part {
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-async fn save(shared: &Shared, index: u64, body: &mut BodyReader) -> Result<(PathBuf, u64), AnyError> {
+/// An upload under way, in the metrics; also when it is cut off.
+struct Inflight<'a>(&'a SnapshotCounts);
+
+impl<'a> Inflight<'a> {
+    fn new(counts: &'a SnapshotCounts) -> Self {
+        counts.inflight.fetch_add(1, Relaxed);
+        Self(counts)
+    }
+}
+
+impl Drop for Inflight<'_> {
+    fn drop(&mut self) {
+        self.0.inflight.fetch_sub(1, Relaxed);
+    }
+}
+
+/// How long an upload may be slower than [`SLOWEST`].
+const GRACE: Duration = Duration::from_secs(30);
+/// Bytes that have to come each second after that. One that brings nothing at all ends sooner, by the timeout of each read.
+const SLOWEST: u64 = 16 << 10;
+
+/// A file that is removed unless somebody takes its path: an upload may be cut off at its very end.
+struct Saved {
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Drop for Saved {
+    fn drop(&mut self) {
+        if !self.path.as_os_str().is_empty() {
+            // Left behind, it is removed at the next start.
+            let _left = fs::remove_file(&self.path);
+        }
+    }
+}
+
+async fn save(shared: &Shared, index: u64, body: &mut BodyReader) -> Result<Saved, AnyError> {
     let (sender, receiver) = mpsc::channel(IN_FLIGHT);
     let dir = shared.config.snap_dir.clone();
     let writing = spawn_blocking(move || write_file(&dir, index, receiver));
-    let pumped = pump(body, sender).await;
+    let pumped = pump(body, sender, shared.config.max_snapshot_bytes).await;
     let written = writing.await?;
     pumped?;
     Ok(written?)
 }
 
 /// Moves the body into the channel. A writer that is gone ends it; the writer's own error tells why.
-async fn pump(body: &mut BodyReader, sender: mpsc::Sender<Part>) -> Result<(), DecodeError> {
+async fn pump(body: &mut BodyReader, sender: mpsc::Sender<Part>, most: u64) -> Result<(), PumpError> {
+    let began = Instant::now();
     while let Some(bytes) = body.chunk().await? {
+        if body.received > most {
+            return Err(PumpError::TooLarge { most });
+        }
+        if body.received < began.elapsed().saturating_sub(GRACE).as_secs() * SLOWEST {
+            return Err(PumpError::TooSlow);
+        }
         if sender.send(Part::Bytes(bytes)).await.is_err() {
             return Ok(());
         }
@@ -273,14 +331,17 @@ async fn pump(body: &mut BodyReader, sender: mpsc::Sender<Part>) -> Result<(), D
 }
 
 /// Runs on a blocking thread. The file appears under its name once all of it is on disk.
-fn write_file(dir: &Path, index: u64, receiver: mpsc::Receiver<Part>) -> io::Result<(PathBuf, u64)> {
+fn write_file(dir: &Path, index: u64, receiver: mpsc::Receiver<Part>) -> io::Result<Saved> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let unfinished = dir.join(format!("{UNFINISHED}{index:016x}-{}", COUNTER.fetch_add(1, Relaxed)));
+    // Of two with the same index one may be being installed while the other is ignored and removed.
+    let number = COUNTER.fetch_add(1, Relaxed);
+    let unfinished = dir.join(format!("{UNFINISHED}{index:016x}-{number}"));
     let result = fill(&unfinished, receiver).and_then(|bytes| {
-        let path = dir.join(format!("{index:016x}.snap.db"));
+        let path = dir.join(format!("{index:016x}-{number}.snap.db"));
         fs::rename(&unfinished, &path)?;
+        let saved = Saved { path, bytes };
         File::open(dir)?.sync_all()?;
-        Ok((path, bytes))
+        Ok(saved)
     });
     if result.is_err() {
         // What went wrong first is the error to report.

@@ -127,6 +127,7 @@ fn leftovers_of_a_crash_are_removed() {
         server_version: "3.7.3".into(),
         min_cluster_version: "3.0.0".into(),
         snap_dir: dir.path().into(),
+        max_snapshot_bytes: 64 << 20,
         dial_timeout: std::time::Duration::from_secs(1),
         tls: None,
         local_addr: None,

@@ -3,7 +3,7 @@
 //!
 //! The state itself never passes through here: a source is pinned and read elsewhere, a received database lies in a file.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -33,6 +33,11 @@ pub(super) struct SnapshotExchange {
     unmarked_bytes: u64,
 }
 
+/// Of the snapshot that a message carries; 0 for none.
+fn index_of(message: &Message) -> Index {
+    message.snapshot.as_ref().and_then(|snapshot| snapshot.metadata.as_ref()).map_or(0, |metadata| metadata.index)
+}
+
 impl SnapshotExchange {
     pub(super) fn new(disk: Arc<dyn Disk>, marked: Index) -> Self {
         Self {
@@ -47,9 +52,24 @@ impl SnapshotExchange {
     }
 
     /// Notes a database that arrived; gives the one that it replaces.
-    pub(super) fn arrived(&mut self, message: &Message, db: &PathBuf) -> Option<PathBuf> {
-        let index = message.snapshot.as_ref().and_then(|s| s.metadata.as_ref()).map_or(0, |m| m.index);
-        self.received.insert(index, db.clone()).filter(|replaced| replaced != db)
+    pub(super) fn arrived(&mut self, message: &Message, db: PathBuf) -> Option<PathBuf> {
+        self.received.insert(index_of(message), db)
+    }
+
+    /// Those that raft, having had its turn, did not ask to be installed: nobody will.
+    pub(super) fn ignored(&mut self) -> Vec<PathBuf> {
+        let mut ignored = Vec::new();
+        if !self.received.is_empty() {
+            let wanted: BTreeSet<Index> = self.held.iter().map(index_of).collect();
+            self.received.retain(|index, db| {
+                let keep = wanted.contains(index);
+                if !keep {
+                    ignored.push(std::mem::take(db));
+                }
+                keep
+            });
+        }
+        ignored
     }
 
     /// Gives an append back unless it has to wait for an installation.
@@ -112,7 +132,7 @@ impl Node {
             return;
         }
         self.cx.shared.metrics.snapshots_applied.add(1);
-        self.cx.effects.remove = Some(db);
+        self.cx.effects.remove.push(db);
         self.history = History::new(self.machine.store().reader());
         self.cx.shared.set_reader(self.machine.store().reader());
         self.hub.on_restore(self.machine.store().revision());

@@ -125,6 +125,7 @@ impl Member {
             server_version: "3.7.3".into(),
             min_cluster_version: "3.0.0".into(),
             snap_dir: dir.path().into(),
+            max_snapshot_bytes: 64 << 20,
             dial_timeout: Duration::from_secs(2),
             tls: tls.client,
             local_addr: None,
