@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use dolmen_node::Agreement;
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
@@ -42,10 +43,11 @@ pub struct Transport {
 }
 
 impl Call {
-    /// Lets a call in, in etcd's order: is the member a learner, which client is it, does it want a leader.
+    /// Lets a call in, in etcd's order: is the member a learner, which client is it, does it want a leader. And before the
+    /// client: does a majority hold this member's state for wrong.
     ///
     /// # Errors
-    /// Malformed headers; what of the three says no.
+    /// Malformed headers; what of the four says no.
     pub fn admit(
         local: Arc<Local>,
         transport: Arc<Transport>,
@@ -59,6 +61,10 @@ impl Call {
         // A serializable range is allowed, which its handler knows once the request is decoded.
         if now.is_learner && !matches!(method, Method::Status | Method::Range | Method::Snapshot) {
             return Err(status::NOT_SUPPORTED_FOR_LEARNER);
+        }
+        // Only who looks for what is wrong is served by a member whose state is known to be.
+        if local.node().agreement() == Agreement::Outvoted && !method.is_for_inspection() {
+            return Err(status::CORRUPT);
         }
         let version = match headers.get("client-api-version") {
             None => "unknown",

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dolmen_http2::Head;
+use dolmen_node::Agreement;
 use http::{Response, StatusCode};
 
 use crate::answer::{Answer, Answers};
@@ -128,15 +129,33 @@ fn stream(call: Call, requests: MessageReader, guard: CallGuard) -> Response<Bod
 /// Runs a stream until it ends, its client's time is up, the member has been without the leader that the client wants,
 /// or the server stops.
 async fn while_allowed(call: &Call, work: impl Future<Output = Result<(), Status>>) -> Result<(), Status> {
-    let mut leader_lost = call.local.server.leader_lost.clone();
-    leader_lost.mark_unchanged();
     let mut stopping = call.local.server.stopping.clone();
     tokio::select! {
         biased;
         result = work => result,
-        _ = leader_lost.changed(), if call.caller.wants_leader => Err(status::NO_LEADER),
+        status = unfit(call) => Err(status),
         _ = stopping.wait_for(|stopping| *stopping) => Err(status::STOPPED),
         () = sleep_until(call.deadline) => Err(status::DEADLINE_EXCEEDED),
+    }
+}
+
+/// Waits until the member is no longer one for this call.
+async fn unfit(call: &Call) -> Status {
+    let mut leader_lost = call.local.server.leader_lost.clone();
+    leader_lost.mark_unchanged();
+    loop {
+        if leader_lost.changed().await.is_err() {
+            // The server ends, which is told apart from this.
+            return std::future::pending().await;
+        }
+        // The same word is given for both.
+        let outvoted = call.local.node().agreement() == Agreement::Outvoted;
+        if outvoted && !call.method.is_for_inspection() {
+            return status::CORRUPT;
+        }
+        if call.caller.wants_leader && !outvoted {
+            return status::NO_LEADER;
+        }
     }
 }
 

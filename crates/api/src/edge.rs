@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use dolmen_env::Memory;
 use dolmen_net::{Accepted, Bound, NOT_TLS, Room, Seat, ServerTls};
-use dolmen_node::{Handle, Sink};
+use dolmen_node::{Agreement, Handle, Sink};
 use dolmen_tls::Certificate;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
@@ -285,13 +285,13 @@ pub async fn give_back(memory: Memory) {
     }
 }
 
-/// Tells streams when the leader has been missing for too long.
+/// Tells streams when the leader has been missing for too long, or this member's state turns out to be wrong.
 async fn watch_leader(server: Arc<Server>, lost: watch::Sender<u64>) {
     let mut missed = 0;
     loop {
         tokio::time::sleep(server.config.election_timeout).await;
         missed = if server.node.status().leader == 0 { missed + 1 } else { 0 };
-        if missed >= MISSED_LEADERS {
+        if missed >= MISSED_LEADERS || server.node.agreement() == Agreement::Outvoted {
             lost.send_modify(|count| *count += 1);
         }
     }

@@ -246,6 +246,14 @@ impl Method {
     pub fn info(self) -> &'static Info {
         &METHODS[self as usize]
     }
+
+    /// It says how the member and its cluster are, or changes that, and answers nothing out of the key space.
+    pub fn is_for_inspection(self) -> bool {
+        !matches!(
+            self.info().service,
+            "etcdserverpb.KV" | "etcdserverpb.Watch" | "etcdserverpb.Lease" | "v3lockpb.Lock" | "v3electionpb.Election"
+        )
+    }
 }
 
 /// Whether the JSON gateway has a method at `path`.

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod chain_points;
 pub mod driver;
 pub mod first_start;
 mod history;
@@ -28,6 +29,7 @@ pub mod request;
 pub mod shared;
 pub mod start;
 
+pub use chain_points::ChainPoint;
 pub use dolmen_machine::{ApplyError, Member, Membership, Response};
 pub use driver::{DiskFailure, Running, spawn};
 pub use history::HistoryJob;
@@ -36,5 +38,5 @@ pub use metrics::Metrics;
 pub use node::{Config, Effects, Input, LOG_BYTES, Node, StopReason, WalJob};
 pub use peers::{PeerAddress, PeerSender, RaftSink};
 pub use request::{Completion, ProposeKind, Reply, Request, RequestError, Sink, Submission};
-pub use shared::{Handle, Shared, Status};
+pub use shared::{Agreement, Handle, Shared, Status};
 pub use start::{Bootstrap, Identity, Layout, StartError, StartOptions, Started, identity, is_initialized, start};

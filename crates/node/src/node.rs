@@ -275,6 +275,7 @@ impl Node {
             ending: Ending::default(),
             cx: Context { config, shared: parts.shared, now: parts.now, effects: Effects::default() },
         };
+        node.note_chain();
         node.publish_configuration();
         node
     }

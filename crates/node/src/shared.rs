@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use dolmen_auth::{Auth, Tokens};
 use dolmen_env::Mono;
 use dolmen_lease::Renewals;
 use dolmen_machine::Membership;
-use dolmen_proto::etcdserverpb::AlarmMember;
+use dolmen_proto::etcdserverpb::{AlarmMember, AlarmType};
 use dolmen_proto::raftpb::Message;
 use dolmen_types::{ClusterId, Index, LeaseId, MemberId, Term};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
+use crate::chain_points::{ChainPoint, ChainPoints};
 use crate::identity::first_id;
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
@@ -40,6 +41,17 @@ impl Status {
     }
 }
 
+/// How this member's state goes with that of the others, as far as somebody has compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// Nothing is known to the contrary.
+    Agrees,
+    /// Members differ, and no majority of them says who is right.
+    Split,
+    /// A majority agrees on another state: what this member holds is not to be served.
+    Outvoted,
+}
+
 /// The published side of a node.
 pub struct Shared {
     member_id: MemberId,
@@ -55,6 +67,8 @@ pub struct Shared {
     alarms: RwLock<Arc<Vec<AlarmMember>>>,
     auth: RwLock<Arc<Auth>>,
     tokens: Arc<Tokens>,
+    agreement: AtomicU8,
+    chain: Mutex<ChainPoints>,
     reader: RwLock<dolmen_mvcc::Reader>,
     peers: RwLock<Option<Arc<dyn PeerSender>>>,
     /// The lessor's deadlines; open while this node is sure to lead.
@@ -87,6 +101,8 @@ impl Shared {
             alarms: RwLock::default(),
             auth: RwLock::default(),
             tokens,
+            agreement: AtomicU8::new(Agreement::Agrees as u8),
+            chain: Mutex::default(),
             reader: RwLock::new(reader),
             peers: RwLock::new(None),
             renewals,
@@ -140,6 +156,10 @@ impl Shared {
 
     pub(crate) fn set_alarms(&self, alarms: Vec<AlarmMember>) {
         *self.alarms.write() = Arc::new(alarms);
+    }
+
+    pub(crate) fn note_chain(&self, point: ChainPoint) {
+        self.chain.lock().note(point);
     }
 
     pub(crate) fn set_reader(&self, reader: dolmen_mvcc::Reader) {
@@ -221,8 +241,37 @@ impl Handle {
         &self.shared.tokens
     }
 
+    /// Those of the cluster; and CORRUPT for this member, when it differs from others, which stands in no log.
     pub fn alarms(&self) -> Arc<Vec<AlarmMember>> {
-        self.shared.alarms.read().clone()
+        let mut alarms = self.shared.alarms.read().clone();
+        let own = AlarmMember { member_id: self.shared.member_id, alarm: AlarmType::Corrupt as i32 };
+        if self.agreement() != Agreement::Agrees && !alarms.contains(&own) {
+            Arc::make_mut(&mut alarms).push(own);
+        }
+        alarms
+    }
+
+    pub fn agreement(&self) -> Agreement {
+        match self.shared.agreement.load(Ordering::Relaxed) {
+            agreement if agreement == Agreement::Outvoted as u8 => Agreement::Outvoted,
+            agreement if agreement == Agreement::Split as u8 => Agreement::Split,
+            _ => Agreement::Agrees,
+        }
+    }
+
+    /// Takes the outcome of a comparison. Who was outvoted stays so: its state does not mend by itself.
+    pub fn set_agreement(&self, agreement: Agreement) {
+        self.shared.agreement.fetch_max(agreement as u8, Ordering::Relaxed);
+        if agreement == Agreement::Agrees {
+            let (split, agrees) = (Agreement::Split as u8, agreement as u8);
+            // It is one or the other already otherwise.
+            let _other = self.shared.agreement.compare_exchange(split, agrees, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Where the running hash over applied entries stood, newest first.
+    pub fn chain(&self) -> Vec<ChainPoint> {
+        self.shared.chain.lock().known()
     }
 
     /// Whether this member's name and client URLs stand in the log: it has joined and serves.

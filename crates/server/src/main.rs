@@ -8,6 +8,7 @@
 // At the edge the clock and the file system are real.
 #![allow(clippy::disallowed_methods)]
 
+mod agreement;
 mod bootstrap;
 mod cluster_version;
 mod config;

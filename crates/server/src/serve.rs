@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::memory::MEMORY;
 use crate::ports::{self, ClientPort, Ports, Rooms};
 use crate::wiring::{self, PeerPort};
-use crate::{cluster_version, data_dir, version};
+use crate::{agreement, cluster_version, data_dir, version};
 
 /// For one connect to a peer.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -113,6 +113,7 @@ fn start(
         .map_err(|error| format!("cannot start the peer port: {error}"))?;
 
     tokio::spawn(dolmen_api::give_back(MEMORY));
+    tokio::spawn(agreement::keep(node.clone(), client.clone()));
     tokio::spawn(cluster_version::keep(node.clone(), client, config.election));
     let (tell, ended) = oneshot::channel();
     let waiting = std::thread::Builder::new().name("wait".into()).spawn(move || tell.send(running.wait()));

@@ -12,6 +12,7 @@ use dolmen_transport::{ApiFuture, ApiRequest, ApiResponse, MEMBER_PATH, PeerApi,
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, StatusCode};
 
+use crate::agreement::{self, CHAIN_PATH};
 use crate::bootstrap::{self, Identity};
 use crate::config::Config;
 use crate::memory::MEMORY;
@@ -118,34 +119,42 @@ pub fn api_options(
         bcrypt_cost: config.bcrypt_cost,
         ..dolmen_api::Config::default()
     };
-    let extra_metrics = vec![network_metrics::families(node.status().member_id, transport.stats().clone(), rooms)];
+    let extra_metrics = vec![
+        network_metrics::families(node.status().member_id, transport.stats().clone(), rooms),
+        agreement::families(node.clone()),
+    ];
     let runtimes = std::thread::available_parallelism().map_or(1, usize::from);
     let forwarder = Arc::new(ToLeader::new(client, runtimes));
     dolmen_api::Options { config: api, node, forwarder, extra_metrics, memory: MEMORY }
 }
 
-/// The peer port's requests that are not raft's: answered by the edge, but for who this member is.
+/// The peer port's requests that are not raft's: answered by the edge, but for what this member is and has applied.
 pub struct PeerPort {
     pub edge: PeerHttp,
     pub node: Handle,
 }
 
 impl PeerPort {
-    fn who(&self) -> ApiResponse {
+    fn who(&self) -> String {
         let (status, members) = (self.node.status(), self.node.members());
         let data = members.members.values().any(|member| !member.client_urls.is_empty());
         let revision = self.node.reader().revision();
-        let words = bootstrap::own_words(status.cluster_id, status.member_id, data, false, revision);
-        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-        ApiResponse { status: StatusCode::OK, headers, body: words.into() }
+        bootstrap::own_words(status.cluster_id, status.member_id, data, false, revision)
     }
+}
+
+fn json(body: String) -> ApiFuture {
+    let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+    let answer = ApiResponse { status: StatusCode::OK, headers, body: body.into() };
+    Box::pin(async move { answer })
 }
 
 impl PeerApi for PeerPort {
     fn handle(&self, request: ApiRequest) -> ApiFuture {
-        if request.path == MEMBER_PATH {
-            let answer = self.who();
-            return Box::pin(async move { answer });
+        match request.path.as_str() {
+            MEMBER_PATH => return json(self.who()),
+            CHAIN_PATH => return json(agreement::points(&self.node, &request.query)),
+            _ => {}
         }
         let edge = self.edge.clone();
         Box::pin(async move {

@@ -12,6 +12,7 @@ use dolmen_proto::raftpb::{Entry, Message};
 use dolmen_types::{Index, LeaseId, error_chain};
 
 use super::Node;
+use crate::chain_points::{ChainPoint, ChainPoints};
 use crate::history::event;
 use crate::peers::PeerAddress;
 use crate::request::{Completion, RequestError};
@@ -97,7 +98,12 @@ impl Node {
             }
             let proposals = &self.proposals;
             match self.machine.step(budget, &|id| proposals.is_waiting(id)) {
-                Ok(Progress::Done(applied)) => self.applied(applied, &mut outcomes),
+                Ok(Progress::Done(applied)) => {
+                    if ChainPoints::is_round(applied.index) {
+                        self.note_chain();
+                    }
+                    self.applied(applied, &mut outcomes);
+                }
                 Ok(Progress::More { changes }) => {
                     self.count_bytes(&changes);
                     self.notify_part(changes, &mut outcomes);
@@ -106,6 +112,12 @@ impl Node {
             }
         }
         self.publish(outcomes);
+    }
+
+    /// Tells other threads where the running hash stands.
+    pub(super) fn note_chain(&self) {
+        let (chain, index, term) = (self.machine.chain(), self.machine.applied(), self.machine.applied_term());
+        self.cx.shared.note_chain(ChainPoint { index, term, from: chain.from, value: chain.value });
     }
 
     /// Whether there is something to apply now.
@@ -125,6 +137,7 @@ impl Node {
     fn publish(&mut self, outcomes: Outcomes) {
         let Outcomes { answers, events, reconfigured, responses, bytes } = outcomes;
         self.machine.commit();
+        self.note_chain();
         self.take_over_leases();
         self.hub.notify(events);
         if self.ending.damage().is_some() || self.ending.is_here() {

@@ -140,6 +140,7 @@ impl Node {
         self.snapshots.marked = self.machine.applied();
         self.snapshots.mark = None;
         self.snapshots.unmarked_bytes = 0;
+        self.note_chain();
         self.publish_configuration();
         self.append(message);
         while let Some(message) = self.snapshots.next_held() {
