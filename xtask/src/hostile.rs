@@ -4,11 +4,13 @@
 //! One file a trial below `hostile/`; [`TRIALS`] lists them. A trial has a folder and a server of its own name (`etcd` there,
 //! with `etcdctl` and `etcdutl` beside it), and whatever it starts from them is killed at its end.
 
+mod divergent;
 mod founding;
 mod idlers;
 mod memory;
 mod reads;
 mod restored;
+mod strangers;
 mod wiped;
 
 use std::path::PathBuf;
@@ -30,11 +32,14 @@ pub struct Trial {
 }
 
 const TRIALS: &[Trial] = &[
+    divergent::TRIAL,
+    divergent::BESIDE_GO,
     founding::TRIAL,
     idlers::TRIAL,
     memory::TRIAL,
     reads::TRIAL,
     restored::TRIAL,
+    strangers::TRIAL,
     wiped::BESIDE_DOLMEN,
     wiped::BESIDE_GO,
 ];
