@@ -186,7 +186,7 @@ impl Case<'_> {
         }
         let filled = run::text(&mut fill)?;
         let endpoints = cluster.endpoints();
-        let (theirs, auth) = (State::of(&endpoints)?, Auth::of(&endpoints)?);
+        let (theirs, auth) = (State::of(&endpoints)?, Auth::of_as(&endpoints, None)?);
         let snapshot = self.dir.join("snapshot.db");
         // One member's, and none of several will do.
         let one = endpoints.split(',').next().unwrap_or_default();
@@ -229,7 +229,7 @@ impl Case<'_> {
             cluster.set_program(&judge.path());
             cluster.restart()?;
             theirs.expect(&what, &State::of(&endpoints)?)?;
-            auth.expect(&what, &Auth::of(&endpoints)?)?;
+            auth.expect(&what, &Auth::of_as(&endpoints, None)?)?;
             cluster.stop();
         }
 

@@ -340,7 +340,8 @@ impl Lessor {
         let lease = self.leases.get(&id).ok_or(TimeToLiveError::NotFound)?;
         let left = self.renewals.deadline(id).map_or(0, |deadline| deadline.since(now));
         Ok(TimeToLive {
-            ttl: (left / SECOND) as i64,
+            // A new leader gives a while more than was granted, which is nobody's to count on.
+            ttl: ((left / SECOND) as i64).min(lease.ttl),
             granted_ttl: lease.ttl,
             keys: if keys { lease.keys.iter().cloned().collect() } else { Vec::new() },
         })

@@ -31,7 +31,18 @@ impl State {
     /// # Errors
     /// One does not answer.
     pub fn of(endpoints: &str) -> Result<Self> {
-        let ask = |arguments: &[&str]| run::text(etcdctl(endpoints).args(arguments));
+        Self::told(&|arguments| run::text(etcdctl(endpoints).args(arguments)))
+    }
+
+    /// As [`State::of`], where authentication is on.
+    ///
+    /// # Errors
+    /// One does not answer.
+    pub fn of_as(endpoints: &str, user: &str) -> Result<Self> {
+        Self::told(&|arguments| run::text(etcdctl(endpoints).args(arguments).args(["--user", user])))
+    }
+
+    fn told(ask: &dyn Fn(&[&str]) -> Result<String>) -> Result<Self> {
         let hash = ask(&["endpoint", "hashkv", "-w", "json"])?;
         let members = ask(&["member", "list", "-w", "json"])?;
         let field = |json: &str, name: &str| -> Vec<String> {
@@ -97,19 +108,20 @@ fn lease(json: &str) -> Result<String> {
     Ok(format!("{id:x} {granted} s: {}", keys.join(",")))
 }
 
-/// Users and roles as a server tells them. Dolmen does not, so that only etcd's are compared.
+/// Users and roles as a server tells them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auth(Vec<String>);
 
 impl Auth {
     /// # Errors
     /// The server does not answer.
-    pub fn of(endpoints: &str) -> Result<Self> {
+    pub fn of_as(endpoints: &str, user: Option<&str>) -> Result<Self> {
+        let user: Vec<&str> = user.into_iter().flat_map(|user| ["--user", user]).collect();
         let mut told = Vec::new();
         for kind in ["user", "role"] {
-            let names = run::text(etcdctl(endpoints).args([kind, "list"]))?;
+            let names = run::text(etcdctl(endpoints).args([kind, "list"]).args(&user))?;
             for name in names.lines().filter(|name| !name.is_empty()) {
-                told.push(run::text(etcdctl(endpoints).args([kind, "get", name]))?);
+                told.push(run::text(etcdctl(endpoints).args([kind, "get", name]).args(&user))?);
             }
         }
         Ok(Self(told))
