@@ -70,7 +70,9 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(text) => {
-            eprintln!("{text}\nusage: dolmen-fuzz wal|segment|bolt|peer|request|http2 [--seconds 60] [--seed N] [--cases N]");
+            eprintln!(
+                "{text}\nusage: dolmen-fuzz wal|segment|bolt|peer|request|http2 [--seconds 60] [--seed N] [--cases N]"
+            );
             ExitCode::from(2)
         }
     }
